@@ -18,32 +18,16 @@ from gateway.management.console.scheduler_figures import (
 from tests.console.browser import Browsing
 from tests.console.house import House
 from tests.console.html import text
+from tests.support.scheduler_stats import class_stats
 
 SECOND_NS = 10**9
 
 
 def of_class(name: str, **changes: object) -> ClassStats:
-    stats = ClassStats(
-        name=name,
-        running=2,
-        waiting=1,
-        queue_age_ns=1_500_000_000,
-        held_blocks=30,
-        reserved_blocks=10,
-        missing_blocks=0,
-        cached_blocks=5,
-        attributed_ns=3 * SECOND_NS,
-        recompute_ns=0,
-        recomputed_tokens=77,
-        preemptions_caused=4,
-        preemptions_suffered=0,
-        active_tenants=2,
-        fairness=0.875,
-        wasted_rows=0,
-        wasted_ns=0,
-        itl_limited_steps=0,
-    )
-    return replace(stats, **changes)  # type: ignore[arg-type]
+    blocks = {"held_blocks": 30, "reserved_blocks": 10, "cached_blocks": 5}
+    requests = {"running": 2, "waiting": 1, "queue_age_ns": 1_500_000_000, "active_tenants": 2, "fairness": 0.875}
+    work = {"attributed_ns": 3 * SECOND_NS, "recomputed_tokens": 77, "preemptions_caused": 4}
+    return class_stats(name, **blocks | requests | work | changes)
 
 
 SCHEDULER = SchedulerStats(

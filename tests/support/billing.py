@@ -2,16 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 from gateway.billing.month import Month
 from gateway.billing.prices import Price
 from gateway.billing.usage import NOTHING, EngineTime, LineKey, UsageSum, event_digest
-from gateway.common.ids import new_event_id
 from gateway.common.timestamps import unix_ms
-from gateway.metering.event import Ending, UsageEvent, admitted_ms
+from gateway.metering.event import UsageEvent, admitted_ms
+from tests.support import usage_events
 
 
 @dataclass
@@ -68,30 +68,14 @@ def sum_of(event: UsageEvent) -> UsageSum:
 def an_event(tenant_id: str, at: datetime, price: Price, tokens: tuple[int, int, int], **changes: object) -> UsageEvent:
     """Of the price version's model, at its cost. `tokens`: of the prompt, cached ones of them, of the answer."""
     prompt_tokens, cached_tokens, completion_tokens = tokens
-    event = UsageEvent(
-        event_id=new_event_id(),
-        source="s",
-        sequence=1,
-        request_id="r",
-        tenant_id=tenant_id,
-        key_id="k",
-        tier="standard",
-        tier_served="standard",
-        requested_model="m",
-        routed_model="m",
-        served_model=price.version.partition("@")[0],
-        model_version="v",
-        route_reason="explicit",
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        completion_tokens=completion_tokens,
-        total_latency_ms=1,
-        finish_reason=Ending.STOP,
-        price_version=price.version,
-        cost_nanodollars=price.of(*tokens),
-        occurred_at=at,
-    )
-    return replace(event, **changes)  # type: ignore[arg-type]
+    own: dict[str, object] = {
+        "tenant_id": tenant_id,
+        "served_model": price.version.partition("@")[0],
+        "occurred_at": at,
+    }
+    used = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens, "completion_tokens": completion_tokens}
+    paid = {"price_version": price.version, "cost_nanodollars": price.of(*tokens)}
+    return usage_events.an_event(**{"tier": "standard"} | own | used | paid | changes)
 
 
 def utc(text: str) -> datetime:

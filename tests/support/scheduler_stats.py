@@ -1,8 +1,9 @@
 """What an engine says of its schedulers, as the metrics read it."""
 
 from dataclasses import fields
+from typing import Any
 
-from engine.scheduling.stats import ClassStats, SchedulerStats
+from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
 from gateway.telemetry.model_stats import ModelStats
 
 
@@ -11,3 +12,15 @@ def stats() -> dict[str, ModelStats]:
     classes = {field.name: number for number, field in enumerate(fields(ClassStats), start=100)}
     own = {"classes": (ClassStats(**classes | {"name": "premium"}),), "speculation": None}
     return {"tiny": SchedulerStats(**counts | own)}
+
+
+def class_stats(name: str, **stated: Any) -> ClassStats:
+    """Counts of a class, 0 unless stated."""
+    return ClassStats(**{each.name: 0 for each in fields(ClassStats)} | {"name": name} | stated)
+
+
+def model_stats(*classes: ClassStats, drafts: tuple[DraftStats, ...] = (), **stated: Any) -> SchedulerStats:
+    """Counts of a scheduler of 100 blocks, 0 unless stated."""
+    speculation = SpeculationStats(saved_ns=0, drafting_ns={}, drafts=drafts) if drafts else None
+    own = {"classes": classes, "speculation": speculation, "num_blocks": 100, "free_blocks": 100}
+    return SchedulerStats(**{each.name: 0 for each in fields(SchedulerStats)} | own | stated)

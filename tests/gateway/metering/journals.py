@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from gateway.billing.prices import Price
-from gateway.common.ids import new_event_id
 from gateway.metering.event import Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.journal_file import JournalFile
 from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
+from tests.support import usage_requests
+from tests.support.usage_requests import NOW_MS
 
-NOW_MS = 1_790_000_000_000
 SENT = Progress(10, 4, 3, 20)
 
 
@@ -26,22 +26,8 @@ async def journal_at(path: Path, **options: int) -> AsyncIterator[Journal]:
 
 
 def a_usage_context(request_id: str = "r1", **changes: object) -> UsageContext:
-    stated: dict[str, object] = {
-        "event_id": new_event_id(),
-        "request_id": request_id,
-        "tenant_id": "t",
-        "key_id": "k",
-        "tier": "premium",
-        "tier_served": "premium",
-        "requested_model": "m",
-        "routed_model": "m",
-        "served_model": "m",
-        "model_version": "1",
-        "route_reason": "explicit",
-        "price": Price("p1", 5, 2, 7),
-        "opened_ms": NOW_MS,
-    }
-    return UsageContext(**stated | changes)  # type: ignore[arg-type]
+    standard = usage_requests.a_usage_context(request_id, "t")
+    return replace(standard, **{"tier": "premium", "tier_served": "premium"} | changes)  # type: ignore[arg-type]
 
 
 def an_ending(usage_context: UsageContext, progress: Progress = SENT, ending: Ending = Ending.STOP) -> UsageEvent:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime, timedelta, timezone
 from types import MappingProxyType
+from typing import get_type_hints
 
 import orjson
 import pytest
@@ -21,36 +22,16 @@ COUNTS = st.integers(0, 2**63 - 1)
 NAMES = st.text(max_size=20).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
 
 
+BY_TYPE = {str: NAMES, int: COUNTS}
+DEFAULTS = {"schema_version", "draft_tokens", "accepted_draft_tokens"}
+KINDS = {name: kind for name, kind in get_type_hints(UsageEvent).items() if name not in DEFAULTS}
 EVENTS = st.builds(
     UsageEvent,
+    **{name: BY_TYPE[kind] for name, kind in KINDS.items() if kind in BY_TYPE},
     event_id=st.uuids(),
-    source=NAMES,
-    sequence=COUNTS,
-    request_id=NAMES,
-    tenant_id=NAMES,
-    key_id=NAMES,
-    tier=NAMES,
-    tier_served=NAMES,
-    requested_model=NAMES,
-    routed_model=NAMES,
-    served_model=NAMES,
-    model_version=NAMES,
-    route_reason=NAMES,
-    adapter_id=NAMES,
-    prompt_tokens=COUNTS,
-    cached_tokens=COUNTS,
-    completion_tokens=COUNTS,
-    undelivered_tokens=COUNTS,
     ttft_ms=st.none() | COUNTS,
-    total_latency_ms=COUNTS,
-    queue_ms=COUNTS,
-    paused_ms=COUNTS,
-    engine_ns=COUNTS,
     recompute_ns=st.dictionaries(NAMES, COUNTS, max_size=3).map(MappingProxyType),
-    preemptions=COUNTS,
     finish_reason=st.sampled_from(Ending),
-    price_version=NAMES,
-    cost_nanodollars=COUNTS,
     occurred_at=st.integers(0, 4_000_000_000_000).map(utc_from_ms),
 )
 

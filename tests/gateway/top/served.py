@@ -3,30 +3,21 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from engine.runtime.core import EngineHealth
-from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats
+from engine.scheduling.stats import DraftStats
 from gateway.telemetry.health import HealthCollector
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.model_stats import ModelStats
 from gateway.tools.top.sample import Between, Sample
 from gateway.tools.top.view import View, view_of
+from tests.support.scheduler_stats import class_stats, model_stats
 
 NAMES = ("large", "small")
 CLASSES = ("premium", "standard")
-
-
-def class_stats(name: str, **stated: Any) -> ClassStats:
-    return ClassStats(**{each.name: 0 for each in fields(ClassStats)} | {"name": name} | stated)
-
-
-def model_stats(*classes: ClassStats, drafts: tuple[DraftStats, ...] = (), **stated: Any) -> SchedulerStats:
-    speculation = SpeculationStats(saved_ns=0, drafting_ns={}, drafts=drafts) if drafts else None
-    own = {"classes": classes, "speculation": speculation, "num_blocks": 100, "free_blocks": 100}
-    return SchedulerStats(**{each.name: 0 for each in fields(SchedulerStats)} | own | stated)
 
 
 @dataclass

@@ -16,6 +16,10 @@ _AFTER: Mapping[int, Mapping[str, Any]] = {
 """What a version added."""
 
 
+_TENANT = {"tenant_id": "acme", "key_id": "acmekey00001", "tier": "premium", "tier_served": "premium"}
+_REQUEST = _TENANT | {"requested_model": "large", "served_model": "large", "model_version": "f00d"}
+
+
 def former_event(version: int, sequence: int) -> dict[str, Any]:
     """One event, with the fields that version had. `occurred_at` is `occurred_ms`, in UTC."""
     event: dict[str, Any] = {
@@ -24,13 +28,7 @@ def former_event(version: int, sequence: int) -> dict[str, Any]:
         "sequence": sequence,
         "schema_version": version,
         "request_id": f"cmpl-{sequence}",
-        "tenant_id": "acme",
-        "key_id": "acmekey00001",
-        "tier": "premium",
-        "tier_served": "premium",
-        "requested_model": "large",
-        "served_model": "large",
-        "model_version": "f00d",
+        **_REQUEST,
         "adapter_id": "",
         "prompt_tokens": 100 + sequence,
         "cached_tokens": 64,
@@ -64,13 +62,7 @@ def opening(version: int, request_id: str) -> dict[str, Any]:
     return {
         "event_id": "01900000-0000-7000-8000-999999999999",
         "request_id": request_id,
-        "tenant_id": "acme",
-        "key_id": "acmekey00001",
-        "tier": "premium",
-        "tier_served": "premium",
-        "requested_model": "large",
-        "served_model": "large",
-        "model_version": "f00d",
+        **_REQUEST,
         "price": {"version": "p1", "prompt": 250, "cached_prompt": 125, "completion": 1000},
         "opened_ms": MARCH_MS,
     } | (dict(_AFTER[2]) if version >= 2 else {})
