@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.config import EngineConfig, SchedulerConfig
 from engine.errors import EngineError, InvalidParameter, UnservableRequest
 from engine.request import FinishReason, SamplingParams, ServiceClass, TextDelta, Usage
+from engine.sampling_defaults import SamplingDefaults
 
 if TYPE_CHECKING:
     from engine.completion import Completion
@@ -21,6 +22,7 @@ __all__ = [
     "EngineError",
     "FinishReason",
     "InvalidParameter",
+    "SamplingDefaults",
     "SamplingParams",
     "SchedulerConfig",
     "ServiceClass",

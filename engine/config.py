@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from engine.request import MAX_RESERVED_FRACTION, PREMIUM, STANDARD, ServiceClass
+from engine.sampling_defaults import SamplingDefaults
 from kernels.layout import BLOCK_TOKENS as BLOCK_TOKENS
 
 MOST_DRAFTS = BLOCK_TOKENS
@@ -21,6 +22,7 @@ DType = Literal["auto", "bfloat16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
 Quantize = Literal["none", "int8", "int4"]
+GenerationConfig = Literal["auto", "off"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,10 @@ class EngineConfig:
     dtype: DType = "auto"
     kv_dtype: KVDtype = "auto"
     quantize: Quantize = "none"
+    sampling_defaults: Mapping[str, SamplingDefaults] = field(default_factory=lambda: MappingProxyType({}))
+    """Sampling parameters by model, for requests that do not state them. They override those of `generation_config`."""
+    generation_config: GenerationConfig = "auto"
+    """auto: a model has the sampling defaults of the catalogue and of its checkpoint. off: it has none of them."""
     kv_cache_bytes: int | None = None
     max_model_len: int | None = None
     prefix_cache: bool = True

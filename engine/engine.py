@@ -199,11 +199,12 @@ class Engine:
     def generate(
         self, model: str, prompts: Sequence[Prompt], params: SamplingParams | None = None
     ) -> list[list[Completion]]:
-        """Generate for all prompts together and wait: for each prompt its `n` completions.
+        """Generate for all prompts together and wait: for each prompt its `n` completions. `params`: None stands for
+        the model's sampling defaults.
 
         Not for use inside a running event loop; use `stream` there.
         """
-        params = params or SamplingParams()
+        params = params or SamplingParams(**self.models[model].sampling_defaults.stated)
         text = self.models[model].text
         encoded = [(token_ids_of(text, prompt), not is_chat(prompt)) for prompt in prompts]
         return asyncio.run(self._collect_all(model, encoded, params))

@@ -11,6 +11,7 @@ from engine.checkpoints.gguf.file import GGUFCheckpoint
 from engine.checkpoints.huggingface.folder import HFCheckpoint
 from engine.checkpoints.weight_cache import CachedCheckpoint
 from engine.models.sources import WeightSource
+from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
 
 
@@ -19,6 +20,9 @@ class Checkpoint(WeightSource, Protocol):
 
     @property
     def path(self) -> Path: ...
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults: ...
 
     def text_processor(self) -> TextProcessor: ...
 

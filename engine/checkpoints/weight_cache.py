@@ -25,6 +25,7 @@ from engine.checkpoints.gguf.file import GGUFCheckpoint
 from engine.checkpoints.safetensors_file import DTYPES, mapped_tensors
 from engine.models.config import ModelConfig
 from engine.models.layout import Shape, expected_tensors
+from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
 from kernels.arrays import Array, Dtype
 from kernels.weights import StoredWeight
@@ -56,6 +57,10 @@ class CachedCheckpoint:
     @property
     def weight_bytes(self) -> int:
         return self._source.weight_bytes
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        return self._source.sampling_defaults
 
     @property
     def block_formats(self) -> Mapping[str, str]:

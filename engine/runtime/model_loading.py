@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.checkpoints.checkpoint import open_checkpoint
+from engine.catalog.catalog import catalogue_defaults
+from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from engine.checkpoints.version import checkpoint_version
 from engine.config import EngineConfig
 from engine.errors import OutOfDeviceMemory
@@ -30,6 +31,7 @@ from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
 from engine.request import Request, SamplingParams
+from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from engine.scheduling.cost import StepCostModel
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
@@ -78,6 +80,8 @@ class ServedModel:
     grammars: GrammarCompiler | None = None
     """None: structured output is not supported with this model."""
     prefix_cache: bool = True
+    sampling_defaults: SamplingDefaults = NO_DEFAULTS
+    """The parameters of a request that does not state them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +159,17 @@ def load(
         checkpoint_version(path),
         None if ops.on_gpu else _grammars(text, model_config.vocab_size, eos_token_ids),
         config.prefix_cache,
+        _sampling_defaults(config, name, checkpoint),
     )
     return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator)
+
+
+def _sampling_defaults(config: EngineConfig, name: str, checkpoint: Checkpoint) -> SamplingDefaults:
+    """The model's sampling defaults: those of the config, then of the catalogue, then of the checkpoint."""
+    defaults = config.sampling_defaults.get(name, NO_DEFAULTS)
+    if config.generation_config == "off":
+        return defaults
+    return defaults.over(catalogue_defaults(checkpoint.path)).over(checkpoint.sampling_defaults)
 
 
 def _fitting(

@@ -40,6 +40,7 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from gateway.billing.prices import parse_terms
+from gateway.config.sampling import StatedSampling
 from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 from gateway.errors import OperatorError
 from gateway.metering.kafka_cluster import KafkaCluster
@@ -148,6 +149,12 @@ class Settings(BaseSettings):
 
     models: dict[str, Path] = Field(default_factory=dict)
     """Served name -> checkpoint: a Hugging Face folder, a GGUF file, or the `owner/name` of a fetched repository."""
+    sampling_defaults: dict[str, StatedSampling] = Field(default_factory=dict)
+    """Served name -> sampling parameters of requests that do not state them, such as `{ temperature = 0.6 }`. They
+    override those of the model, value by value."""
+    generation_config: Literal["auto", "off"] = "auto"
+    """Sampling parameters that a model's publisher recommends, from its generation_config.json, its GGUF file or the
+    catalogue, apply to requests that do not state them (auto) or are not used (off)."""
     small_models: dict[str, str] = Field(default_factory=dict)
     """Large model -> small model that drafts for it and substitutes for it, both by served name."""
     embeddings: dict[str, Literal["mean", "last"]] = Field(default_factory=dict)

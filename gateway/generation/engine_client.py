@@ -7,6 +7,7 @@ from typing import Protocol, Self
 from engine.request import STANDARD, PromptInput, ServiceClass, TextDelta
 from engine.runtime.reservation import Reservation
 from engine.runtime.streams import AbortListener
+from engine.sampling_defaults import SamplingDefaults
 from engine.scheduling.stats import SchedulerStats
 from engine.text.processor import TextProcessor
 
@@ -37,6 +38,11 @@ class ServedModel(Protocol):
     @property
     def version(self) -> str:
         """Identifies the weights, equally on every replica."""
+        ...
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """The parameters of a request that does not state them."""
         ...
 
 

@@ -21,7 +21,7 @@ class PreparedPrompt:
 
     token_ids: Sequence[int]
     params: SamplingParams
-    """With `max_tokens` and `grammar` set."""
+    """With `max_tokens` and `grammar` set, and the model's sampling defaults."""
     echo: str | None
     continues_text: bool
 
@@ -44,10 +44,11 @@ def prepared(
     grammar = _grammar(request)
     encoded = [_truncated(request, ids, window) for ids in encoded]
     _bound_prompt_logprobs(request, encoded)
+    sampling = model.sampling_defaults.applied(request.params, request.unstated)
     prompts = []
     for prompt, ids in zip(request.prompts, encoded, strict=True):
         params = replace(
-            request.params,
+            sampling,
             max_tokens=_answer_tokens(request, len(ids), window),
             grammar=grammar,
             conversational=isinstance(prompt, Conversation),

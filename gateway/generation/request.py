@@ -82,7 +82,8 @@ class GenerationRequest:
     `default_max_tokens` applies as far as the context window allows (None: the rest of the window). `prompt_param`: the
     field of the prompts. Choice `i * params.n + j` answers prompt i. `session_id`: the session that the messages
     continue, if the body names one. `tools`: those that the answer may call. `best`: how many choices of each prompt
-    are returned, the likeliest; None: all. `add_special_tokens` applies to prompts of plain text.
+    are returned, the likeliest; None: all. `add_special_tokens` applies to prompts of plain text. `unstated`: sampling
+    parameters that the body does not state, so that the model's defaults apply.
     """
 
     model: str
@@ -101,3 +102,4 @@ class GenerationRequest:
     best: int | None = None
     add_special_tokens: bool = True
     truncation: Truncation | None = None
+    unstated: frozenset[str] = frozenset()

@@ -32,6 +32,10 @@ class Fields:
     def path(self, name: str) -> str:
         return f"{self._path}.{name}" if self._path else name
 
+    def unstated(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of `names` that are absent. Call it before they are taken."""
+        return frozenset(name for name in names if self._values.get(name) is None)
+
     def take(self, name: str) -> object:
         """The member's value of any type, or None."""
         return self._values.pop(name, None)

@@ -16,6 +16,7 @@ from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
+from engine.sampling_defaults import SamplingDefaults
 from gateway.analytics.opening import preload
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.pepper import load_pepper
@@ -94,8 +95,9 @@ def load_engine(settings: Settings, report: Report) -> Engine:
     if not models:
         models = default_models(settings.models_dir, report)
         small_models = default_pairs(models)
-    if unknown := next((name for name in settings.embeddings if name not in models), None):
-        raise OperatorError(f"embeddings: the model {unknown!r} is not among the served ones")
+    for key, names in (("embeddings", settings.embeddings), ("sampling_defaults", settings.sampling_defaults)):
+        if unknown := next((name for name in names if name not in models), None):
+            raise OperatorError(f"{key}: the model {unknown!r} is not among the served ones")
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_running=settings.max_running,
@@ -106,6 +108,10 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,
         quantize=settings.quantize,
+        sampling_defaults={
+            name: SamplingDefaults(**stated.model_dump()) for name, stated in settings.sampling_defaults.items()
+        },
+        generation_config=settings.generation_config,
         kv_cache_bytes=settings.kv_cache_bytes,
         max_model_len=settings.max_model_len,
         threads=settings.threads,

@@ -6,6 +6,7 @@ import pytest
 
 from engine.catalog.catalog import CatalogEntry
 from engine.config import EngineConfig
+from engine.sampling_defaults import SamplingDefaults
 from gateway.config.settings import load_settings
 from gateway.errors import OperatorError
 from gateway.process.serve import load_engine
@@ -36,6 +37,19 @@ def config_of(folder: Path, **settings: object) -> EngineConfig:
     with pytest.raises(Loaded) as caught:
         load_engine(load_settings(models=models, small_models=PAIRS, **settings), lambda *_: None)
     return caught.value.config
+
+
+def test_sampling_defaults(folder: Path) -> None:
+    config = config_of(folder, sampling_defaults={"large": {"temperature": 0.6, "top_k": 20}}, generation_config="off")
+    assert config.sampling_defaults == {"large": SamplingDefaults(temperature=0.6, top_k=20)}
+    assert config.generation_config == "off"
+    assert (config_of(folder).sampling_defaults, config_of(folder).generation_config) == ({}, "auto")
+
+
+def test_sampling_defaults_of_a_model_that_is_not_served(folder: Path) -> None:
+    settings = load_settings(models={"large": folder}, sampling_defaults={"smal": {"temperature": 0.6}})
+    with pytest.raises(OperatorError, match="sampling_defaults: the model 'smal' is not among the served ones"):
+        load_engine(settings, lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ import pytest
 
 import engine.config
 import gateway.config.settings
+from engine.errors import InvalidParameter
 from engine.request import PREMIUM, STANDARD
+from engine.sampling_defaults import SAMPLING_DEFAULTS, SamplingDefaults
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import SettingsError, load_settings, normalise_database_url
 
@@ -323,3 +325,21 @@ def test_no_model_may_have_a_name_that_routing_has(tmp_path: Path, name: str) ->
 
 def test_as_many_drafts_may_be_set_as_the_engine_takes() -> None:
     assert gateway.config.settings.MOST_DRAFTS == engine.config.MOST_DRAFTS
+
+
+@pytest.mark.parametrize("name", SAMPLING_DEFAULTS)
+@pytest.mark.parametrize("value", [-3, -2, -1, 0, 1, 2, 3, 10, 11])
+def test_sampling_defaults_have_the_bounds_of_the_engine(name: str, value: float) -> None:
+    stated = {"tiny": {name: value}}
+    try:
+        SamplingDefaults(**stated["tiny"])
+    except InvalidParameter:
+        with pytest.raises(SettingsError, match=f"sampling_defaults.tiny.{name}"):
+            load_settings(sampling_defaults=stated)
+    else:
+        assert getattr(load_settings(sampling_defaults=stated).sampling_defaults["tiny"], name) == value
+
+
+def test_an_unknown_sampling_default_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"sampling_defaults.tiny.temperatur: unknown key"):
+        load_settings(sampling_defaults={"tiny": {"temperatur": 1}})

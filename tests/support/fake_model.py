@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from engine.text.chat_template import ChatTemplateError
 from engine.text.dialect import Dialect
 from engine.text.least_tokens import TooManyTokens
@@ -93,6 +94,7 @@ class FakeModel:
     vocab_size: int = VOCAB_SIZE
     created: int = 1_700_000_000
     version: str = "f00d"
+    sampling_defaults: SamplingDefaults = NO_DEFAULTS
 
     @property
     def windows(self) -> Mapping[str, int]:

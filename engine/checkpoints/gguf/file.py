@@ -15,11 +15,19 @@ from engine.checkpoints.gguf.quants import expand
 from engine.checkpoints.text import text_processor_from_gguf
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.layout import check_tensors
+from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
 from kernels.arrays import Array, Bytes, Dtype
 from kernels.weights import StoredWeight
 
 _MAX_ROPE_DIVISORS = 1 << 16
+_SAMPLING_KEYS = {
+    "temperature": "general.sampling.temp",
+    "top_p": "general.sampling.top_p",
+    "top_k": "general.sampling.top_k",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,11 @@ class GGUFCheckpoint:
     @property
     def config(self) -> ModelConfig:
         return self._config
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """The values of the `general.sampling` keys, which llama.cpp reads, too."""
+        return SamplingDefaults.of_checkpoint(self._header.metadata, _SAMPLING_KEYS, self._path.name)
 
     @property
     def weight_bytes(self) -> int:

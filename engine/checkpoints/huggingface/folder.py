@@ -18,12 +18,15 @@ from engine.checkpoints.safetensors_file import DTYPES, mapped_tensors
 from engine.checkpoints.text import text_processor_from_folder
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.layout import HEAD, Shape, check_tensors
+from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
 from kernels.arrays import Array, Dtype
 
 _MAX_CONFIG_BYTES = 4 << 20
 _MAX_INDEX_BYTES = 64 << 20
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_GENERATION_CONFIG = "generation_config.json"
+_SAMPLING_KEYS = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,10 @@ class HFCheckpoint:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        generation = folder / "generation_config.json"
-        self._config = config_from_json(
-            read_json_object(folder / "config.json", _MAX_CONFIG_BYTES),
-            read_json_object(generation, _MAX_CONFIG_BYTES) if generation.is_file() else None,
-        )
+        file = folder / _GENERATION_CONFIG
+        generation = read_json_object(file, _MAX_CONFIG_BYTES) if file.is_file() else None
+        self._config = config_from_json(read_json_object(folder / "config.json", _MAX_CONFIG_BYTES), generation)
+        self._sampling_defaults = SamplingDefaults.of_checkpoint(generation or {}, _SAMPLING_KEYS, file.name)
         stored = _read_headers(folder, _weight_files(folder))
         if self._config.tie_embeddings:
             # Some writers store the tied head a second time; the embedding is the one that counts.
@@ -61,6 +63,11 @@ class HFCheckpoint:
     @property
     def config(self) -> ModelConfig:
         return self._config
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """The values of generation_config.json, whether or not it has `do_sample`, as vLLM reads it."""
+        return self._sampling_defaults
 
     @property
     def weight_bytes(self) -> int:

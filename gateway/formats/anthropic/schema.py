@@ -1,9 +1,10 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.grammar import GrammarSpec
 from engine.request import MAX_STOP_STRINGS, SamplingParams
+from engine.sampling_defaults import SAMPLING_DEFAULTS
 from gateway.formats.anthropic.blocks import take_conversation
 from gateway.formats.anthropic.tools import take_tools
 from gateway.formats.openai.sampling import MAX_TOKEN_ID, MAX_TOKENS
@@ -55,6 +56,7 @@ class _Thinking:
 
 def parse_messages(fields: Fields) -> Asked:
     """Raises: APIError, InvalidParameter."""
+    unstated = fields.unstated(SAMPLING_DEFAULTS)
     max_tokens = fields.integer("max_tokens", 1, MAX_TOKENS)
     if max_tokens is None:
         raise missing("max_tokens")
@@ -71,7 +73,7 @@ def parse_messages(fields: Fields) -> Asked:
     request, thinking = _take_question(fields, params, max_tokens, stream, tier)
     if thinking.budget_tokens is not None and thinking.budget_tokens >= max_tokens:
         raise invalid("thinking.budget_tokens", "thinking.budget_tokens must be less than max_tokens.")
-    return Asked(request, max_tokens, thinking.shown)
+    return Asked(replace(request, unstated=unstated), max_tokens, thinking.shown)
 
 
 def parse_count(fields: Fields) -> GenerationRequest:

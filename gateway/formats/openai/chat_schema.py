@@ -1,6 +1,7 @@
 """The body of POST /v1/chat/completions."""
 
 from engine.request import MAX_TOP_LOGPROBS
+from engine.sampling_defaults import SAMPLING_DEFAULTS
 from gateway.formats.openai.chat_messages import take_conversation
 from gateway.formats.openai.details import take_details
 from gateway.formats.openai.hints import take_hints
@@ -37,6 +38,7 @@ REFUSED_CHAT: dict[str, tuple[object, ...]] = REFUSED | {
 
 def parse_chat(fields: Fields) -> GenerationRequest:
     """Raises: APIError, InvalidParameter."""
+    unstated = fields.unstated(SAMPLING_DEFAULTS)
     model = fields.required_string("model")
     conversation = take_conversation(fields)
     tools = take_tools(fields)
@@ -67,6 +69,7 @@ def parse_chat(fields: Fields) -> GenerationRequest:
         tools=tools,
         details=details,
         truncation=truncation,
+        unstated=unstated,
     )
 
 

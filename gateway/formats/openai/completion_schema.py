@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from engine.request import MAX_TOP_LOGPROBS, SamplingParams
+from engine.sampling_defaults import SAMPLING_DEFAULTS
 from gateway.formats.openai.details import take_details
 from gateway.formats.openai.hints import take_hints
 from gateway.formats.openai.prompt_schema import plain_prompts
@@ -27,6 +28,7 @@ REFUSED_COMPLETION: dict[str, tuple[object, ...]] = REFUSED | {
 
 def parse_completion(fields: Fields) -> GenerationRequest:
     """Raises: APIError, InvalidParameter."""
+    unstated = fields.unstated(SAMPLING_DEFAULTS)
     model = fields.required_string("model")
     echo = fields.boolean("echo", False)
     prompts = _take_suffix(fields, plain_prompts(fields.take("prompt"), "prompt", MAX_PROMPTS), echo)
@@ -67,6 +69,7 @@ def parse_completion(fields: Fields) -> GenerationRequest:
         best=best,
         add_special_tokens=add_special_tokens,
         truncation=truncation,
+        unstated=unstated,
     )
 
 

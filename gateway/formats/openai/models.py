@@ -1,6 +1,6 @@
 """GET /v1/models and /v1/models/{id}: the models that the key may use, and aliases and versions of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -62,7 +62,8 @@ class RetrieveModel:
 
 def _wire(name: str, models: Sequence[ServedModel]) -> dict[str, Any]:
     """The model object. The context window is the smallest of `models`, under vLLM's name `max_model_len` and under
-    `context_window`, which other clients read."""
+    `context_window`, which other clients read. `default_parameters`, OpenRouter's name: the sampling parameters of a
+    request that does not state them."""
     window = min(model.max_model_len for model in models)
     return {
         "id": name,
@@ -71,4 +72,11 @@ def _wire(name: str, models: Sequence[ServedModel]) -> dict[str, Any]:
         "owned_by": "turnpike",
         "max_model_len": window,
         "context_window": window,
+        "default_parameters": _common([model.sampling_defaults.effective for model in models]),
     }
+
+
+def _common(values: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The parameters on which all models of a name agree; null for the others."""
+    first, *others = values
+    return {name: value if all(each[name] == value for each in others) else None for name, value in first.items()}

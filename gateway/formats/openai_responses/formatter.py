@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from engine.request import FinishReason, TokenLogprob
+from engine.request import FinishReason, SamplingParams, TokenLogprob
 from engine.text.tokenizer import Tokenizer
 from gateway.formats.openai.logprobs import chat_logprobs
 from gateway.formats.openai_responses.ids import OUTPUT, item_id
@@ -24,12 +24,13 @@ _FAILED_CODES = ("server_error", "rate_limit_exceeded")
 
 
 class ResponsesFormatter:
-    """Formats one response of one choice. `kept`: whether the response is stored."""
+    """Formats one response of one choice. `params`: those of the engine. `kept`: whether the response is stored."""
 
-    def __init__(self, header: ResponseMeta, stated: Stated, tokenizer: Tokenizer) -> None:
+    def __init__(self, header: ResponseMeta, stated: Stated, tokenizer: Tokenizer, params: SamplingParams) -> None:
         self._header = header
         self._stated = stated
         self._tokenizer = tokenizer
+        self._params = params
         self._output = Output(lambda prefix, index: item_id(header.id, prefix, OUTPUT, index), stated.names)
         self._pending: list[TokenLogprob] = []
         self._cut = False
@@ -110,6 +111,8 @@ class ResponsesFormatter:
             "model": self._header.model,
             "output": list(output),
             "service_tier": self._header.service_tier,
+            "temperature": self._params.temperature,
+            "top_p": self._params.top_p,
             "usage": None if usage is None else _usage(usage),
             **self._stated.echo,
             "store": self.kept,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.request import MAX_TOP_LOGPROBS, SamplingParams
+from engine.sampling_defaults import SAMPLING_DEFAULTS
 from gateway.formats.openai.chat_messages import EFFORTS
 from gateway.formats.openai.hints import stated_hints, take_metadata
 from gateway.formats.openai.sampling import MAX_TOKENS
@@ -62,6 +63,7 @@ def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
 
     Raises: APIError, InvalidParameter.
     """
+    unstated = fields.unstated(SAMPLING_DEFAULTS)
     model = fields.required_string("model")
     items = take_items(fields)
     instructions = fields.string("instructions")
@@ -90,10 +92,8 @@ def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
         "previous_response_id": previous,
         "reasoning": reasoning_echo,
         "store": store,
-        "temperature": params.temperature,
         "text": text_echo,
         "top_logprobs": top_logprobs,
-        "top_p": params.top_p,
         "truncation": "disabled",
         **stated_hints(fields),
         **tools.echo,
@@ -111,6 +111,7 @@ def parse_response(fields: Fields) -> tuple[GenerationRequest, Stated]:
         include_usage=True,
         service_tier=service_tier,
         tools=tools.use,
+        unstated=unstated,
     )
     stated = Stated(
         items,

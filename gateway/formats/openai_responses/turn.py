@@ -74,7 +74,8 @@ class ResponseTurn:
         self, meta: ResponseMeta, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
     ) -> ResponsesFormatter:
         """The formatter of the answer. `keep` reads the response from it."""
-        self._formatter = ResponsesFormatter(meta, self._stated, model.text.tokenizer)
+        [prompt] = prompts
+        self._formatter = ResponsesFormatter(meta, self._stated, model.text.tokenizer, prompt.params)
         return self._formatter
 
     async def keep(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> None:

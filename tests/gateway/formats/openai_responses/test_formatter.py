@@ -13,7 +13,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from engine.request import FinishReason, TextDelta, Usage
+from engine.request import FinishReason, SamplingParams, TextDelta, Usage
 from gateway.formats.openai_responses.formatter import ResponsesFormatter
 from gateway.formats.openai_responses.schema import parse_response
 from gateway.generation.response_format import ResponseMeta
@@ -36,7 +36,7 @@ def new_formatter() -> ResponsesFormatter:
         {"type": "namespace", "name": "web", "description": "d", "tools": [TOOL]},
     ]
     _, stated = parse_response(Fields({"model": "tiny", "input": "hi", "tools": tools}))
-    return ResponsesFormatter(META, stated, FakeTokenizer())
+    return ResponsesFormatter(META, stated, FakeTokenizer(), SamplingParams())
 
 
 def usage() -> UsageTotal:
