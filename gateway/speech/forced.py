@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from engine.grammar import GrammarSpec
+from engine.grammar.closed_schema import closed_schema
 from gateway.speech.tools import Tool, ToolChoice, ToolUse
 
 MAX_FORCED_CALLS = 16
@@ -14,16 +15,17 @@ _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependen
 
 
 def forced_grammar(use: ToolUse | None) -> GrammarSpec | None:
-    """The grammar; None where no call is required. Arguments match their tool's schema, with or without `strict`. The
-    answer is one call if the tool is named or parallel calls are off, else an array of at least one call."""
+    """The grammar; None where no call is required. Arguments match their tool's schema, closed, with or without
+    `strict`. The answer is one call if the tool is named or parallel calls are off, else an array of at least one."""
     if use is None or use.choice is not ToolChoice.REQUIRED:
         return None
     tools = [tool for tool in use.tools if use.named in (None, tool.name)]
-    definitions = {f"tool{i}": _moved(tool.parameters, f"#/$defs/tool{i}") for i, tool in enumerate(tools)}
+    schemas = [closed_schema(tool.parameters) for tool in tools]
+    definitions = {f"tool{i}": _moved(schema, f"#/$defs/tool{i}") for i, schema in enumerate(schemas)}
     call: dict[str, Any] = {"anyOf": [_call(tool, f"#/$defs/tool{i}") for i, tool in enumerate(tools)]}
     if use.named is None and use.parallel:
         call = {"type": "array", "items": call, "minItems": 1, "maxItems": MAX_FORCED_CALLS}
-    parts = tuple(GrammarSpec.json_schema(tool.parameters, tool.param) for tool in tools)
+    parts = tuple(GrammarSpec.json_schema(schema, tool.param) for tool, schema in zip(tools, schemas, strict=True))
     return GrammarSpec.json_schema({"$defs": definitions} | call, "tool_choice", parts)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from engine.grammar import GrammarSpec
+from engine.grammar.closed_schema import closed_schema
 from gateway.http.bounds import MAX_GRAMMAR_BYTES, MAX_GUIDED_CHOICES, MAX_REGEX_CHARS, MAX_SCHEMA_NESTING
 from gateway.http.errors import APIError, invalid
 from gateway.http.fields import (
@@ -128,7 +129,7 @@ def _guided(fields: Fields, prefix: str) -> list[GrammarSpec | None]:
 
 
 def schema_spec(value: object, param: str) -> GrammarSpec:
-    """A schema: an object, true or false, or (vLLM's extension) a string that contains one."""
+    """A schema: an object, true or false, or (vLLM's extension) a string that contains one. Objects are closed."""
     if isinstance(value, str):
         _require_bytes(value.encode(), param)
         try:
@@ -143,7 +144,7 @@ def schema_spec(value: object, param: str) -> GrammarSpec:
         raise invalid(param, f"Invalid '{param}': the schema has more than {MAX_SCHEMA_NESTING} nested levels.")
     _require_bytes(orjson.dumps(value), param)  # a fast estimate, before the slow canonical form
     try:
-        spec = GrammarSpec.json_schema(value, param)
+        spec = GrammarSpec.json_schema(closed_schema(value), param)
     except ValueError:
         raise invalid(param, f"Invalid '{param}': a number is too large.") from None
     _require_bytes(spec.source.encode(), param)

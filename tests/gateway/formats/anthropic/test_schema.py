@@ -85,7 +85,7 @@ def test_an_answer_of_a_schema():
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = {"type": "json_schema", "schema": schema}
     grammar = parsed(output_config={"format": form}).request.params.grammar
-    assert grammar == GrammarSpec.json_schema(schema, "output_config.format.schema")
+    assert grammar == GrammarSpec.json_schema(schema | {"additionalProperties": False}, "output_config.format.schema")
 
 
 def test_a_count_has_the_prompt_of_the_message():

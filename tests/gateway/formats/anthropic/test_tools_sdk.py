@@ -72,7 +72,9 @@ def test_no_call_is_read_where_none_may_be_made(sdk, engine):
 
 def test_forced_arguments_are_valid_by_the_tools_schema_without_strict(sdk, engine):
     sdk.messages.create(**ASKED, tool_choice={"type": "tool", "name": "weather"})
-    assert json.loads(engine.calls[-1].params.grammar.source)["$defs"]["tool0"] == TOOL["input_schema"]
+    assert json.loads(engine.calls[-1].params.grammar.source)["$defs"]["tool0"] == TOOL["input_schema"] | {
+        "additionalProperties": False
+    }
 
 
 def test_a_cut_call_is_there_as_far_as_it_goes(sdk, engine):

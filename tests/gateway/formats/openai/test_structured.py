@@ -28,6 +28,10 @@ def wrapped(**fields: object) -> dict[str, object]:
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "n"} | fields}}
 
 
+SILENT = {"type": "object", "properties": {"a": {"type": "integer"}}}
+OPEN = SILENT | {"additionalProperties": True}
+
+
 def chat(client: TestClient, **fields: object):
     return client.post("/v1/chat/completions", json={"model": "tiny", "messages": MESSAGES} | fields)
 
@@ -40,6 +44,9 @@ def chat(client: TestClient, **fields: object):
         ({"response_format": {"type": "json_object"}}, GrammarSpec.json_object()),
         (wrapped(schema=PERSON), GrammarSpec.json_schema(PERSON)),
         (wrapped(schema=PERSON, strict=False, description="d"), GrammarSpec.json_schema(PERSON)),
+        (wrapped(schema=SILENT), GrammarSpec.json_schema(SILENT | {"additionalProperties": False})),
+        (wrapped(schema=OPEN, strict=True), GrammarSpec.json_schema(OPEN)),
+        ({"guided_json": SILENT}, GrammarSpec.json_schema(SILENT | {"additionalProperties": False})),
         ({"guided_json": PERSON}, GrammarSpec.json_schema(PERSON)),
         ({"guided_json": json.dumps(PERSON)}, GrammarSpec.json_schema(PERSON)),
         ({"guided_json": True}, GrammarSpec.json_schema(True)),

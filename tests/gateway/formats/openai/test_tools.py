@@ -191,6 +191,23 @@ def test_what_a_forced_answer_is_held_to(client, engine):
     assert not any(holds(schema, each) for each in (good, [other]))
 
 
+@pytest.mark.parametrize("strict", [None, False, True])
+def test_forced_arguments_have_no_members_that_the_schema_does_not_name(client, engine, strict):
+    """Also of the objects within; but the prompt has the schema as the client wrote it."""
+    place = {"type": "object", "properties": {"city": {"type": "string"}}}
+    asked = {"type": "object", "properties": {"place": {"$ref": "#/$defs/Place"}}, "$defs": {"Place": place}}
+    open_one = asked | {"additionalProperties": True}
+    tools = [tool("silent", parameters=asked, strict=strict), tool("open", parameters=open_one, strict=strict)]
+    chat(client, tools=tools, tool_choice="required")
+    schema = forced_schema(engine)
+    oslo = {"place": {"city": "Oslo"}}
+    assert holds(schema, [{"name": "silent", "arguments": oslo}])
+    assert holds(schema, [{"name": "open", "arguments": oslo | {"unit": "C"}}])
+    assert not holds(schema, [{"name": "silent", "arguments": oslo | {"unit": "C"}}])
+    assert not holds(schema, [{"name": "open", "arguments": {"place": {"city": "Oslo", "unit": "C"}}}])
+    assert bytes(engine.calls[-1].prompt[1:]).count(b"additionalProperties") == 1
+
+
 def test_a_tool_without_parameters_takes_no_arguments(client, engine):
     chat(client, tools=[{"type": "function", "function": {"name": "now"}}], tool_choice="required")
     schema = forced_schema(engine)
