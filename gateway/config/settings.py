@@ -163,6 +163,9 @@ class Settings(BaseSettings):
     model_versions: dict[str, dict[str, float]] = Field(default_factory=dict)
     """Name -> served models with weights. A session or a tenant always gets the same version. The name may also be that
     of a served model."""
+    aliases: dict[str, str] = Field(default_factory=dict)
+    """Name -> served model, name of `model_versions`, or `auto`: names for all tenants, such as `gpt-4o-mini`. The
+    aliases of a tenant have priority."""
     saturated_queue: int = Field(default=10, ge=0)
     """Queue length of a large model above which its small model substitutes for it, for tenants that allow it. Requests
     of classes above standard stay in the queue."""
@@ -281,6 +284,17 @@ class Settings(BaseSettings):
             if not (all(0 <= weight < inf for weight in weights.values()) and any(weights.values())):
                 raise ValueError(f"the versions of {name!r} need weights of 0 and more, and one above 0")
         return versions
+
+    @field_validator("aliases")
+    @classmethod
+    def _free_names(cls, aliases: dict[str, str], known: ValidationInfo) -> dict[str, str]:
+        for name, target in aliases.items():
+            _require_model_name(name)
+            if name in known.data.get("models", {}) or name in known.data.get("model_versions", {}):
+                raise ValueError(f"{name!r} is the name of a model: an alias must have another")
+            if target in aliases:
+                raise ValueError(f"{name!r} leads to the alias {target!r}: name its model instead")
+        return aliases
 
     @field_validator("database_url")
     @classmethod

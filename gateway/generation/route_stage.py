@@ -145,7 +145,7 @@ def token_param(request: GenerationRequest) -> str | None:
 
 
 def model_names(engine: EngineClient, settings: Settings) -> ModelNames:
-    return ModelNames(tuple(engine.models), settings.small_models, settings.model_versions)
+    return ModelNames(tuple(engine.models), settings.small_models, settings.model_versions, settings.aliases)
 
 
 def _texts(prompt: Prompt) -> Iterator[tuple[str, str]]:

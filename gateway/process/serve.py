@@ -6,7 +6,7 @@ This module imports only what loading a model needs. All else is imported during
 import asyncio
 import gc
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from gateway.process.loading import loading
 from gateway.process.memory_trim import DATA_FRAMES, block_imports, collecting_nothing, trim_after_startup
 from gateway.process.progress import Report, progress
 from gateway.process.termination import Termination
+from gateway.routing.names import ModelNames
 from gateway.telemetry.logs import configure_logging
 from kernels.dispatch import DeviceUnavailable
 
@@ -84,6 +85,15 @@ def _refuse_missing(settings: Settings) -> None:
             raise OperatorError(f"model {name}: there is no {path}; {FETCH_FIRST}")
 
 
+def _refuse_unknown_targets(settings: Settings, models: Collection[str], small_models: Mapping[str, str]) -> None:
+    names = ModelNames(tuple(models), small_models, settings.model_versions)
+    for alias, target in settings.aliases.items():
+        if alias in models:
+            raise OperatorError(f"aliases: {alias!r} is the name of a model: an alias must have another")
+        if names.find(target, {}) is None:
+            raise OperatorError(f"aliases: {alias!r} leads to {target!r}, which is not among the served models")
+
+
 def load_engine(settings: Settings, report: Report) -> Engine:
     """The engine with the settings' models, or with the default models.
 
@@ -98,6 +108,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
     for key, names in (("embeddings", settings.embeddings), ("sampling_defaults", settings.sampling_defaults)):
         if unknown := next((name for name in names if name not in models), None):
             raise OperatorError(f"{key}: the model {unknown!r} is not among the served ones")
+    _refuse_unknown_targets(settings, models, small_models)
     config = EngineConfig(
         scheduler=SchedulerConfig(
             max_running=settings.max_running,

@@ -1,7 +1,8 @@
 """Names that a request may use: served models, names with versions, a tenant's aliases, and `auto` for a pair."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from gateway.routing.versions import version_of
 
@@ -25,20 +26,22 @@ def is_reserved(name: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class ModelNames:
     """All names that lead to served models. `small_of`: small model by large model. `versions`: weights of the served
-    models by versioned name."""
+    models by versioned name. `aliases`: further names, for all tenants, of served and versioned names and pairs."""
 
     served: tuple[str, ...]
     small_of: Mapping[str, str]
     versions: Mapping[str, Mapping[str, float]]
+    aliases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def find(self, name: str, aliases: Mapping[str, str]) -> str | Pair | None:
         """The target of a name: a served or versioned name, a pair, or None for an unknown name.
 
-        A model's own name has priority over an alias, and an alias over `auto`. Aliases are not resolved recursively.
+        A model's own name has priority over an alias, and an alias over `auto`. `aliases` are a tenant's, which have
+        priority over those of all tenants. Aliases are not resolved recursively.
         """
         if self._is_model(name):
             return name
-        name = aliases.get(name, name)
+        name = aliases.get(name) or self.aliases.get(name, name)
         return name if self._is_model(name) else self._pair(name)
 
     def version(self, name: str, who: str) -> str:
@@ -67,7 +70,8 @@ class ModelNames:
             yield AUTO
         if len(self.small_of) > 1:
             yield from (f"{AUTO}:{large}" for large in self.small_of)
-        yield from (alias for alias in aliases if not (self._is_model(alias) or self._pair(alias)))
+        further = dict.fromkeys((*aliases, *self.aliases))
+        yield from (alias for alias in further if not (self._is_model(alias) or self._pair(alias)))
 
     def _is_model(self, name: str) -> bool:
         return name in self.served or name in self.versions

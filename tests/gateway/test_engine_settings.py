@@ -46,6 +46,15 @@ def test_sampling_defaults(folder: Path) -> None:
     assert (config_of(folder).sampling_defaults, config_of(folder).generation_config) == ({}, "auto")
 
 
+@pytest.mark.parametrize(("name", "target"), [("gpt-4o", "larg"), ("gpt-4o", "auto:small"), ("smollm2", "smollm2")])
+def test_an_alias_that_leads_nowhere_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str
+) -> None:
+    monkeypatch.setattr("gateway.process.serve.default_models", lambda *_: {"smollm2": folder})
+    with pytest.raises(OperatorError, match=f"^aliases: '{name}'"):
+        load_engine(load_settings(aliases={name: target}), lambda *_: None)
+
+
 def test_sampling_defaults_of_a_model_that_is_not_served(folder: Path) -> None:
     settings = load_settings(models={"large": folder}, sampling_defaults={"smal": {"temperature": 0.6}})
     with pytest.raises(OperatorError, match="sampling_defaults: the model 'smal' is not among the served ones"):

@@ -343,3 +343,11 @@ def test_sampling_defaults_have_the_bounds_of_the_engine(name: str, value: float
 def test_an_unknown_sampling_default_is_named() -> None:
     with pytest.raises(SettingsError, match=r"sampling_defaults.tiny.temperatur: unknown key"):
         load_settings(sampling_defaults={"tiny": {"temperatur": 1}})
+
+
+def test_aliases(tmp_path: Path) -> None:
+    models = {"large": tmp_path}
+    assert load_settings(models=models, aliases={"gpt-4o": "large"}).aliases == {"gpt-4o": "large"}
+    for aliases in ({"large": "large"}, {"a": "b", "b": "large"}, {"auto": "large"}, {"a b": "large"}):
+        with pytest.raises(SettingsError, match=r"^aliases: "):
+            load_settings(models=models, aliases=aliases)

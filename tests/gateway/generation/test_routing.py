@@ -50,6 +50,7 @@ def app(engine, authenticator, metrics, limiter, journal, tmp_path):
         data_dir=tmp_path,
         models=checkpoints,
         small_models={"big": "small"},
+        aliases={"gpt-4o-mini": "small"},
         model_versions={"assistant": {"big-2": 1}, "split": {"big": 1, "big-2": 1}},
         route_weights=weights(tmp_path / "weights.json"),
     )
@@ -153,13 +154,23 @@ def test_a_key_for_one_of_the_pair(client, authenticator, models, served):
     else:
         assert route_of(ask(client)) == ("auto", served, "only_allowed")
     listed = {each["id"] for each in client.get("/v1/models").json()["data"]}
-    assert listed == (models if served is None else {*models, "auto"})
+    assert listed - {"gpt-4o-mini"} == (models if served is None else {*models, "auto"})
+    assert ("gpt-4o-mini" in listed) == ("small" in models)
+
+
+def test_an_alias_of_all_tenants_leads_to_its_model(client, authenticator):
+    answer = ask(client, "gpt-4o-mini")
+    assert answer.json()["model"] == "small"
+    authenticator.principals[KEY] = replace(authenticator.principals[KEY], models=frozenset({"small"}))
+    assert ask(client, "gpt-4o-mini").status_code == 200
+    authenticator.principals[KEY] = replace(authenticator.principals[KEY], models=frozenset({"big"}))
+    assert error_of(ask(client, "gpt-4o-mini"), 403)["code"] == "model_not_allowed"
 
 
 def test_what_is_listed_can_be_asked(client, authenticator):
     allow(authenticator, aliases={"gpt-4o": "auto", "gone": "nothing"})
     listed = {each["id"]: each["context_window"] for each in client.get("/v1/models").json()["data"]}
-    assert listed == WINDOWS | {"assistant": 512, "split": 512, "auto": 512, "gpt-4o": 512}
+    assert listed == WINDOWS | {"assistant": 512, "split": 512, "auto": 512, "gpt-4o": 512, "gpt-4o-mini": 128}
     for name in listed:
         assert client.get(f"/v1/models/{name}").json()["id"] == name
         assert ask(client, name).status_code == 200

@@ -1,5 +1,7 @@
 """Which names lead where."""
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.routing.names import ModelNames, Pair
@@ -33,6 +35,17 @@ ALIASES = {"gpt-4o": "auto", "mine": "assistant", "small": "huge", "again": "gpt
 )
 def test_a_name_leads_to(name: str, target: str | Pair | None) -> None:
     assert NAMES.find(name, ALIASES) == target
+
+
+def test_aliases_of_all_tenants() -> None:
+    names = replace(NAMES, aliases={"gpt-4o-mini": "small", "gpt-4o": "big", "best-of-all": "auto", "small": "big"})
+    assert names.find("gpt-4o-mini", {}) == "small"
+    assert names.find("best-of-all", {}) == Pair("big", "small")
+    assert names.find("small", {}) == "small"
+    assert names.find("gpt-4o", ALIASES) == Pair("big", "small"), "the tenant's own has priority"
+    assert names.find("mine-too", {"mine-too": "gpt-4o-mini"}) is None, "aliases are not resolved recursively"
+    listed = list(names.all_names({"mine": "big", "gpt-4o": "auto"}))
+    assert listed == [*NAMES.all_names(()), "mine", "gpt-4o", "gpt-4o-mini", "best-of-all"]
 
 
 def test_a_tenants_own_auto_goes_before_the_first_pair() -> None:
