@@ -29,6 +29,7 @@ from gateway.generation.services import Services
 from gateway.generation.stages import Stages
 from gateway.http.error_format import format_error
 from gateway.http.errors import as_api_error
+from gateway.http.front_page import FrontPage
 from gateway.http.middleware import Authorisation, BodyLimit, ErrorMiddleware, MountByPrefix
 from gateway.management.console.opening import open_console
 from gateway.management.console.screens import PREFIX as CONSOLE_PREFIX
@@ -45,7 +46,7 @@ def create_app(settings: Settings, services: Services, admin: AdminApp | None = 
     stages = Stages.of(services, settings)
     chat = GenerationEndpoint(CHAT, stages)
     app = Starlette(
-        routes=_routes(settings, stages, chat),
+        routes=_routes(settings, stages, chat, has_console=admin is not None),
         middleware=[
             Middleware(ErrorMiddleware, outcomes=services.metrics.outcomes),
             *_doors(settings, stages, chat, admin),
@@ -71,7 +72,7 @@ def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | 
     ]
 
 
-def _routes(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Route]:
+def _routes(settings: Settings, stages: Stages, chat: ASGIApp, *, has_console: bool) -> list[Route]:
     services = stages.services
     engine = services.engine
     cards = ModelCards(engine, stages.names)
@@ -91,6 +92,8 @@ def _routes(settings: Settings, stages: Stages, chat: ASGIApp) -> list[Route]:
         Route("/v1/sessions/{id:path}", OneSession(services.sessions), methods=["GET", "DELETE"]),
         Route("/v1/usage", OwnUsage(services.analytics), methods=["GET"]),
         Route("/v1/limits", OwnLimits(services.limiter, stages.classes), methods=["GET"]),
+        Route("/", FrontPage(has_console=has_console), methods=["GET"]),
+        Route("/health", Healthz(), methods=["GET"]),
         Route("/healthz", Healthz(), methods=["GET"]),
         Route("/readyz", Readyz(engine, services.journal, services.drain), methods=["GET"]),
         Route("/metrics", Scrape(services.metrics), methods=["GET"]),

@@ -1,4 +1,4 @@
-"""Probes and metrics, without a key: /healthz, /readyz, /metrics."""
+"""Probes and metrics, without a key: /healthz and its other name /health, /readyz, /metrics."""
 
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.types import Receive, Scope, Send

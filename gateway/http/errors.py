@@ -14,7 +14,7 @@ from gateway.billing.errors import NoPrice
 from gateway.http.rate_headers import rate_headers, retry_headers
 from gateway.metering.journal.journal import JournalUnavailable
 from gateway.sessions.errors import SessionBusy, SessionStoreAway, TooManyWaitingTurns, UnreadableHistory
-from gateway.tenancy.errors import InvalidKey, StoreUnavailable
+from gateway.tenancy.errors import InvalidKey, StoreUnavailable, TenantSuspended
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
@@ -107,6 +107,12 @@ def as_api_error(error: Exception) -> APIError | None:
                 "The model failed to process the request. Please retry.",
                 type=SERVER_ERROR,
                 code="engine_error",
+            )
+        case TenantSuspended():
+            return APIError(
+                403,
+                "This account is suspended. Its API keys are valid again when the operator resumes it.",
+                code="tenant_suspended",
             )
         case InvalidKey():
             return APIError(

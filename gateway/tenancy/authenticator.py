@@ -25,7 +25,7 @@ from typing import Generic, Protocol, TypeVar
 
 from cachetools import LRUCache
 
-from gateway.tenancy.errors import InvalidKey, StoreUnavailable
+from gateway.tenancy.errors import InvalidKey, StoreUnavailable, TenantSuspended
 from gateway.tenancy.keys import TENANT_PREFIX, parse_key
 from gateway.tenancy.records import ActiveKey
 
@@ -96,7 +96,8 @@ class Authenticator(Generic[Who]):
         are compared in constant time.
 
         Raises:
-            InvalidKey: malformed, unknown, revoked, expired, or its tenant is suspended.
+            TenantSuspended: the key is valid, and its tenant is suspended.
+            InvalidKey: malformed, unknown, revoked or expired.
             StoreUnavailable: the database does not answer, and there is no recent read of this key.
         """
         presented_key = parse_key(presented, self._prefix)
@@ -106,19 +107,19 @@ class Authenticator(Generic[Who]):
         matches = compare_digest(presented_digest, expected)
         if key is None or not matches or self._has_ended(key):
             raise InvalidKey("unknown API key")
-        return key.principal
+        return _principal_of(key)
 
     async def in_use(self, public_id: str) -> Who:
         """The owner of a key that was presented earlier, by its public id alone. Console sessions use it.
 
         Raises:
-            InvalidKey: as in `authenticate`.
+            TenantSuspended, InvalidKey: as in `authenticate`.
             StoreUnavailable: as in `authenticate`.
         """
         key = await self._find(public_id)
         if key is None or self._has_ended(key):
             raise InvalidKey("the key is not in use any more")
-        return key.principal
+        return _principal_of(key)
 
     async def aclose(self) -> None:
         """Cancel a read in progress."""
@@ -202,3 +203,9 @@ class Authenticator(Generic[Who]):
     def _finish_reads(self, public_ids: list[str]) -> None:
         for public_id in public_ids:
             self._wanted.pop(public_id).set_result(None)
+
+
+def _principal_of(key: ActiveKey[Who]) -> Who:
+    if key.is_suspended:
+        raise TenantSuspended("the tenant is suspended")
+    return key.principal

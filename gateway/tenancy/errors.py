@@ -44,8 +44,11 @@ class InvalidLimit(TenancyError):
 
 
 class InvalidKey(TenancyError):
-    """The presented key is not valid: malformed, unknown, revoked, or of a suspended tenant. Clients are never shown
-    which."""
+    """The presented key is not valid: malformed, unknown, revoked or expired. Clients are never shown which."""
+
+
+class TenantSuspended(InvalidKey):
+    """The presented key is valid, and its tenant is suspended. Only the bearer of the key is shown it."""
 
 
 class StoreUnavailable(TenancyError):

@@ -88,8 +88,10 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class ActiveKey(Generic[Who]):
-    """A key that authenticates the bearer of the plaintext with `digest`, before `expires_at`."""
+    """A key that authenticates the bearer of the plaintext with `digest`, before `expires_at`. `is_suspended`: its
+    tenant is suspended, so the key opens nothing."""
 
     digest: bytes = field(repr=False)
     principal: Who
     expires_at: datetime | None = None
+    is_suspended: bool = False

@@ -50,8 +50,8 @@ class TenantStore:
         return tuple(map(key_record, rows))
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Principal]]:
-        """The keys among `public_ids` that are neither revoked nor of a suspended tenant, with their limits and
-        policies. Expired keys are included, with their expiry."""
+        """The keys among `public_ids` that are not revoked, with their limits and policies. Expired keys are included,
+        with their expiry, and so are those of suspended tenants, which are marked."""
         query = (
             select(
                 KeyRow.public_id,
@@ -63,7 +63,7 @@ class TenantStore:
                 *TENANT_COLUMNS,
             )
             .join(TenantRow, TenantRow.id == KeyRow.tenant_id)
-            .where(KeyRow.public_id.in_(public_ids), KeyRow.revoked_at.is_(None), TenantRow.disabled_at.is_(None))
+            .where(KeyRow.public_id.in_(public_ids), KeyRow.revoked_at.is_(None))
         )
         with answering():
             async with self._database.connect() as connection:
@@ -86,6 +86,7 @@ class TenantStore:
                     policies=policies.get(row.id, NO_POLICIES),
                 ),
                 row.expires_at,
+                is_suspended=row.disabled_at is not None,
             )
             for row in rows
         }

@@ -1,9 +1,13 @@
 """Keys, paths, methods, request ids, bounds on the frame, the access log, and faults of our own."""
 
+import re
+from importlib.metadata import version
+
 import pytest
 import structlog
 from starlette.testclient import TestClient
 
+from gateway.tenancy.errors import TenantSuspended
 from tests.support.error_envelope import error_of
 from tests.support.gateway import AUTHORISED, CHAT, KEY, MAX_BODY_BYTES
 
@@ -50,8 +54,34 @@ def test_where_a_key_may_stand(stranger, headers):
     assert stranger.get("/v1/models", headers=headers).status_code == 200
 
 
+def test_the_front_page_says_what_this_is_and_loads_nothing(stranger):
+    page = stranger.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert f"Turnpike {version('turnpike')}" in page.text
+    links = re.findall(r'href="([^"]+)"', page.text)
+    assert links == ["/health", "/readyz", "/metrics"], "an application without administrators has no console"
+    assert [stranger.get(link).status_code for link in links] == [200] * len(links)
+    assert not re.search(r"src=|<link|https?:", page.text)
+
+
+@pytest.mark.parametrize(("path", "kind"), [(CHAT, "invalid_request_error"), ("/v1/messages", "permission_error")])
+def test_a_suspended_tenant_is_not_sent_to_look_for_a_wrong_key(stranger, authenticator, engine, path, kind):
+    async def suspended(presented: str):
+        raise TenantSuspended("the tenant is suspended")
+
+    authenticator.authenticate = suspended
+    response = stranger.post(path, json=BODY, headers=AUTHORISED)
+    assert response.status_code == 403
+    error = response.json()["error"]
+    assert error["type"] == kind
+    assert "suspended" in error["message"]
+    assert error.get("code", "tenant_suspended") == "tenant_suspended"
+    assert engine.calls == []
+
+
 def test_the_open_paths_are_these_and_no_others(stranger, app):
-    open_paths = {"/healthz", "/readyz", "/metrics"}
+    open_paths = {"/", "/health", "/healthz", "/readyz", "/metrics"}
     for route in app.routes:
         status = stranger.request("GET", route.path.replace("{id:path}", "tiny")).status_code
         assert (status == 200) == (route.path in open_paths), route.path
@@ -59,7 +89,17 @@ def test_the_open_paths_are_these_and_no_others(stranger, app):
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/nope", "/v1", "/healthz/", "/healthz/../v1/models", "//healthz", "/HEALTHZ", "/v1/models/", "/docs"]
+    "path",
+    [
+        "/nope",
+        "/v1",
+        "/healthz/",
+        "/healthz/../v1/models",
+        "http://testserver//healthz",
+        "/HEALTHZ",
+        "/v1/models/",
+        "/docs",
+    ],
 )
 def test_paths_that_are_not_open_need_a_key_even_if_unknown(stranger, path):
     error_of(stranger.get(path), 401)

@@ -3,12 +3,14 @@
 import asyncio
 import hmac
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailable, open_database
 from gateway.tenancy import authenticator as module
+from gateway.tenancy.errors import TenantSuspended
 from gateway.tenancy.keys import ApiKey, new_key
 from gateway.tenancy.records import ActiveKey
 from gateway.tenancy.schema import upgrade
@@ -384,3 +386,19 @@ class TestBounds:
         with pytest.raises(StoreUnavailable):
             await waiting
         assert source.running == 0
+
+
+async def test_a_suspended_tenant_is_told_apart_only_to_the_bearer_of_its_key(
+    authenticator: Authenticator, source: FakeSource, clock: Clock
+) -> None:
+    key = source.add()
+    source.keys[key.public_id] = replace(source.keys[key.public_id], is_suspended=True)
+    with pytest.raises(TenantSuspended):
+        await authenticator.authenticate(key.plaintext)
+    with pytest.raises(TenantSuspended):
+        await authenticator.in_use(key.public_id)
+    source.keys[key.public_id] = replace(source.keys[key.public_id], digest=bytes(32))
+    clock.now += module.MAX_LAG_S + 1
+    with pytest.raises(InvalidKey) as caught:
+        await authenticator.authenticate(key.plaintext)
+    assert not isinstance(caught.value, TenantSuspended)
