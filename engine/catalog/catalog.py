@@ -61,7 +61,7 @@ class _Source:
     size_bytes: int
     sha256: str
     download_bytes: int
-    sampling: SamplingDefaults
+    sampling: SamplingDefaults = NO_DEFAULTS
 
     def path(self, models_dir: Path) -> Path:
         return models_dir / self.member.rpartition("/")[2]

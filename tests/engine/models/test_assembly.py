@@ -17,6 +17,7 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.huggingface.writer import write_folder
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.layout import EMBEDDING
+from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from kernels.arrays import BFLOAT16, FLOAT32
 from tests.engine.models.tiny_gguf import make_gguf
 from tests.support.tiny_models import make_checkpoint
@@ -108,6 +109,9 @@ assert "torch" not in sys.modules, "torch came in"
     subprocess.run([sys.executable, "-c", program, part, teacher, tmp_path / "whole"], check=True, cwd=ROOT)
 
 
+PREFERRED = SamplingDefaults(temperature=0.3)
+
+
 class TestCatalog:
     @pytest.fixture(autouse=True)
     def shipped(self, part: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
@@ -115,7 +119,7 @@ class TestCatalog:
         models_dir = tmp_path / "models"
         models_dir.mkdir()
         (models_dir / "tiny.gguf").write_bytes(teacher.read_bytes())
-        source = catalog._Source("A file", "none", "tiny==1", "tiny/tiny.gguf", 1, sha256(teacher), 1)
+        source = catalog._Source("A file", "none", "tiny==1", "tiny/tiny.gguf", 1, sha256(teacher), 1, PREFERRED)
         monkeypatch.setattr(catalog, "_SOURCES", {"tiny": source})
         monkeypatch.setattr(catalog, "_PARTS", ("tiny-small",))
         monkeypatch.setattr(catalog, "_SHIPPED", part.parent)
@@ -126,6 +130,8 @@ class TestCatalog:
         assert (before.name, before.fetched, before.license) == ("tiny-small", False, "none")
         path = fetch("tiny-small", shipped)
         assert open_checkpoint(path).config.num_layers == 2
+        assert catalog.catalogue_defaults(path) == PREFERRED, "its teacher's"
+        assert catalog.catalogue_defaults(path.parent) == NO_DEFAULTS
         after = available(shipped)[-1]
         assert (after.fetched, after.path) == (True, path)
         made = (path / "model.safetensors").stat().st_mtime_ns
