@@ -105,12 +105,13 @@ async def test_a_key_needs_a_tenant_and_a_printable_name(store: TenantWriter) ->
     assert await store.list_keys() == ()
 
 
-async def test_a_disabled_tenants_keys_do_not_open(store: TenantWriter, database: AsyncEngine) -> None:
+async def test_a_disabled_tenants_keys_are_marked(store: TenantWriter, database: AsyncEngine) -> None:
     await store.create_tenant("acme", "standard")
     key = (await store.create_key("acme")).record
     async with database.begin() as connection:
         await connection.execute(update(TenantRow).values(disabled_at=datetime.now(UTC)))
-    assert await store.active_keys([key.public_id]) == {}
+    [known] = (await store.active_keys([key.public_id])).values()
+    assert known.is_suspended
 
 
 async def test_keys_of_another_pepper_are_counted(store: TenantWriter, database: AsyncEngine) -> None:
