@@ -40,36 +40,32 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && pip install --no-cache-dir --no-deps --require-hashes -r requirements-build.lock \
     && pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
-COPY models/smollm2-small ./models/smollm2-small
 
-# What the lock names, with its hashes, and nothing beyond it. torch is not in it, as each of its builds has other hashes; it
-# finds here what it needs, and so brings itself alone, or with CUDA's libraries.
-FROM python:3.11.15-slim-bookworm AS locked
+# What a lock names, with its hashes, and nothing beyond it. Serving on a CPU takes no torch.
+FROM python:3.11.15-slim-bookworm AS locked-cpu
 WORKDIR /src
 COPY requirements.lock ./
 RUN python -m venv /opt/turnpike \
     && /opt/turnpike/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements.lock
 
-# TORCH_CPU_INDEX is the address of PyTorch's index of builds for the CPU; without it the image has CUDA's libraries for
-# nothing.
-FROM locked AS torch-cpu
-ARG TORCH_CPU_INDEX=
-RUN /opt/turnpike/bin/pip install --no-cache-dir ${TORCH_CPU_INDEX:+--index-url "$TORCH_CPU_INDEX"} torch==2.13.0
-
-FROM torch-cpu AS packages-cpu
+FROM locked-cpu AS packages-cpu
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     /opt/turnpike/bin/pip install --no-cache-dir --no-deps /wheels/turnpike-*.whl
-# Beside the packages, as in a checkout: there `turnpike models` looks for what the default small model is made from.
-COPY --from=build /src/models /opt/turnpike/lib/python3.11/site-packages/models
 
-# The index's own torch is built for CUDA and brings CUDA's libraries along; only the driver comes from the host.
-FROM locked AS torch-gpu
-RUN /opt/turnpike/bin/pip install --no-cache-dir triton==3.7.1 torch==2.13.0
+FROM python:3.11.15-slim-bookworm AS locked-gpu
+WORKDIR /src
+COPY requirements-gpu.lock ./
+RUN python -m venv /opt/turnpike \
+    && /opt/turnpike/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements-gpu.lock
+
+# torch is in no lock, as each of its builds has other hashes. The index's own is built for CUDA: it finds what it needs in
+# the lock, and brings itself and CUDA's libraries; only the driver comes from the host.
+FROM locked-gpu AS torch-gpu
+RUN /opt/turnpike/bin/pip install --no-cache-dir torch==2.13.0
 
 FROM torch-gpu AS packages-gpu
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
     /opt/turnpike/bin/pip install --no-cache-dir --no-deps /wheels/turnpike-*.whl
-COPY --from=build /src/models /opt/turnpike/lib/python3.11/site-packages/models
 
 FROM base AS gpu
 # Triton compiles a small C file at its first start, against the driver that it finds: without a C compiler no kernel runs.

@@ -1,35 +1,58 @@
-# One entry for everything that people do here. `make run` and `make test` install first.
+# One entry for everything that people do here. `make run` installs what serves, `make test` and the others all the rest.
 
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
 
-.PHONY: install lock run test test-all clients check native sanitize format bench compose-secrets
+.PHONY: install lock run test test-all wheel clients check native sanitize format bench compose-secrets
+
+RUNTIME := $(VENV)/.runtime
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+LOCKED := --no-deps --require-hashes
+SOURCES := $(wildcard kernels/cpu/native/src/* kernels/cpu/native/src/*/*)
 
 install: $(STAMP)
 
-# What a lock names is installed with its hashes, and nothing beyond it is resolved. torch comes by its name: which build is
-# right depends on the device, and each has hashes of its own. What every build needs is in the lock, so it brings itself
-# and, built for CUDA, CUDA's libraries.
-$(STAMP): pyproject.toml setup.py requirements-dev.lock $(wildcard kernels/cpu/native/src/* kernels/cpu/native/src/*/*)
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation \
-		--config-settings editable_mode=compat -e .
-	touch $(STAMP)
+
+# What serving on a CPU takes, and no more. Only what a lock names is installed, with its hashes; nothing is resolved.
+$(VENV)/.packages: requirements.lock requirements-build.lock | $(BIN)/python
+	$(PIP) install --no-compile $(LOCKED) -r requirements.lock -r requirements-build.lock
+	touch $@
+
+# The native library is compiled while the packages arrive; setup.py finds it up to date.
+$(VENV)/.native: setup.py $(SOURCES) | $(BIN)/python
+	if command -v $(CXX) >/dev/null; then $(MAKE) --no-print-directory -s native; fi
+	touch $@
+
+$(RUNTIME): pyproject.toml setup.py $(VENV)/.packages $(VENV)/.native
+	$(PIP) install --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
+	touch $@
+
+# All else, for tests and checks. torch comes by its name: which build is right depends on the device, and each has hashes
+# of its own. What every build needs is in the lock, so it brings itself and, built for CUDA, CUDA's libraries.
+$(STAMP): $(RUNTIME) requirements-dev.lock
+	$(PIP) install $(LOCKED) -r requirements-dev.lock
+	$(PIP) install torch==2.13.0
+	touch $@
 
 # The locks from pyproject.toml, after a change there; versions that still fit stay. `make lock LOCK_FLAGS=--upgrade`: none.
+# For serving: all extras but those that bring torch. For an image with a GPU: those, too. For tests: everything.
 LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-package torch $(LOCK_FLAGS)
+SERVING := $(foreach extra,embedded clickhouse kafka postgres redis,--extra $(extra))
 lock:
-	$(LOCK) pyproject.toml -o requirements.lock
-	$(LOCK) pyproject.toml -c requirements.lock --extra dev -o requirements-dev.lock
-	echo setuptools | $(LOCK) - -c requirements.lock -o requirements-build.lock
+	$(LOCK) pyproject.toml $(SERVING) -o requirements.lock
+	$(LOCK) pyproject.toml -c requirements.lock --extra all --extra dev -o requirements-dev.lock
+	$(LOCK) pyproject.toml -c requirements-dev.lock --extra all -o requirements-gpu.lock
+	echo setuptools | $(LOCK) - -c requirements-dev.lock -o requirements-build.lock
 
-run: install
+# Its first start fetches a model, 93 MB.
+run:
+	$(MAKE) --no-print-directory -j2 $(RUNTIME)
 	$(BIN)/turnpike serve --demo
 
 # A file at a time for each worker.
@@ -43,6 +66,11 @@ test: install
 test-all: install
 	$(PYTEST)
 
+# A wheel in dist/ that any Linux with a C library as new as this machine's can install, native library and all.
+wheel: install
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/turnpike-*.whl
+
 # Environments of the clients that tests/e2e/clients tries, and of the newest uvicorn; without them those tests skip.
 clients: install
 	$(BIN)/python -m tests.e2e.clients
@@ -55,7 +83,7 @@ check: install
 
 # The native library alone, into the tree; only what has changed. `make -C kernels/cpu/native/src help` says more.
 native:
-	$(MAKE) --no-print-directory -C kernels/cpu/native/src PYTHON=$(CURDIR)/$(BIN)/python
+	$(MAKE) --no-print-directory -C kernels/cpu/native/src
 
 # The native kernels' tests on a library with AddressSanitizer and UndefinedBehaviorSanitizer in it, and loops of the team
 # of threads under ThreadSanitizer. Leaks are not looked for: Python's own would drown those of kernels that allocate nothing.

@@ -41,7 +41,8 @@ def select_ops(
 
     Raises:
         DeviceUnavailable: `device` is "cuda" and there is no GPU, or no compiler for kernels; or `kv_dtype` is not
-            supported on the device, or needs the native library, which does not compute here.
+            supported on the device, or needs the native library, which does not compute here; or
+            torch would compute, and is not installed.
     """
     if device == "cpu" or (device == "auto" and missing_for_cuda()):
         if kv_dtype == "fp8":
@@ -50,6 +51,11 @@ def select_ops(
             return NativeOps(threads or usable_cores(), int8_kv=kv_dtype == "int8")
         if kv_dtype == "int8":
             raise DeviceUnavailable("kv_dtype int8 needs dtype bfloat16, the native library, and AVX2 or more")
+        if find_spec("torch") is None:
+            raise DeviceUnavailable(
+                "this needs torch, which is not installed (the native library computes in bfloat16 alone, where it was "
+                "built): pip install torch"
+            )
         return _torch_on_cpu(dtype, threads)
     if missing := missing_for_cuda():
         raise DeviceUnavailable(f"device cuda needs {missing}")
@@ -93,6 +99,8 @@ def missing_for_cuda() -> str | None:
     """The requirement that is missing to run kernels on a GPU; None if all are met."""
     if not has_cuda_driver():
         return f"a GPU and its driver: there is no {_CUDA_DRIVER} here"
+    if find_spec("torch") is None:
+        return "torch: pip install 'turnpike[gpu]'"
     import torch
 
     if not torch.cuda.is_available():

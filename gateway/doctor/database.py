@@ -19,6 +19,7 @@ from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import DEADLINE_S, Finding, failure, ok, warning
 from gateway.doctor.models import served
 from gateway.errors import OperatorError
+from gateway.extras import MissingExtra, install
 from gateway.management.operations.admin_keys import AdminKeyStore
 from gateway.process.catalog import DEFAULT_PRICES
 from gateway.tenancy import TenantStore, open_database
@@ -39,6 +40,8 @@ def database(settings: Settings) -> Iterator[Finding]:
         yield from asyncio.run(_examined(settings, kind))
     except TimeoutError:
         yield failure("database", f"{kind} does not answer within {DEADLINE_S:.0f} s", _REMEDY)
+    except MissingExtra as error:
+        yield failure("database", str(error), install("postgres"))
     except OperatorError as error:
         yield failure("database", f"{kind}: {error}", _REMEDY)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
+from gateway.extras import install, is_installed
 from gateway.metering.kafka_cluster import KafkaCluster
 
 
@@ -12,6 +13,9 @@ def kafka(settings: Settings) -> Iterator[Finding]:
     """Blocks for as long as `KafkaCluster.connect` may."""
     if settings.kafka_url is None:
         yield ok("Kafka", "not set: usage goes to ClickHouse directly")
+        return
+    if not is_installed("kafka"):
+        yield failure("Kafka", "kafka_url is set, and its client is not installed", install("kafka"))
         return
     from kafka.admin import KafkaAdminClient
     from kafka.errors import KafkaError

@@ -4,11 +4,12 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import platform
-import re
 import resource
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
@@ -22,21 +23,23 @@ _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 FEW_FILES = 4096
 """Warning level of the file limit. Each connection takes one file, the stores some tens."""
-_PINNED = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*\])?==([^;\s]+)$")
 
 
 def torch(_: Settings) -> Iterator[Finding]:
     """Import torch only if it would compute; otherwise read its version."""
     on = f"on Python {platform.python_version()}"
     if computes_natively() and not has_cuda_driver():
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        try:
             version = importlib.metadata.version("torch")
-            yield ok("torch", f"{version} {on}, which serving leaves alone: the native kernels compute")
+        except importlib.metadata.PackageNotFoundError:
+            yield ok("torch", f"not installed {on}, nor needed: the native kernels compute")
             return
+        yield ok("torch", f"{version} {on}, which serving leaves alone: the native kernels compute")
+        return
     try:
         import torch
     except ImportError as error:
-        yield failure("torch", str(error), "pip install torch")
+        yield failure("torch", str(error), "pip install 'turnpike[gpu]'" if has_cuda_driver() else "pip install torch")
         return
     yield ok("torch", f"{torch.__version__} {on}, {torch.get_num_threads()} threads")
 
@@ -51,26 +54,25 @@ def packages(_: Settings) -> Iterator[Finding]:
     if strangers:
         yield warning(
             "packages",
-            f"not the versions that this was tested with: {', '.join(strangers)}",
+            f"not in the versions that this needs: {', '.join(strangers)}",
             "pip install --force-reinstall turnpike, in an environment of its own",
         )
         return
-    yield ok("packages", "as pinned")
+    yield ok("packages", "in the versions that this needs")
 
 
 def _other_versions(required: Sequence[str]) -> Iterator[str]:
-    """Required packages with another version than pinned. Local version labels, as in 2.13.0+cpu, are ignored."""
-    for requirement in required:
-        if (pinned := _PINNED.match(requirement)) is None:
+    """Packages of the base that are missing or have another version than required."""
+    for requirement in map(Requirement, required):
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        name, version = pinned.groups()
         try:
-            installed = importlib.metadata.version(name)
+            installed = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            yield f"{name} is missing ({version})"
+            yield f"{requirement.name} is missing ({requirement.specifier})"
             continue
-        if installed.partition("+")[0] != version:
-            yield f"{name} {installed} ({version})"
+        if not requirement.specifier.contains(installed, prereleases=True):
+            yield f"{requirement.name} {installed} ({requirement.specifier})"
 
 
 def cpu(_: Settings) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from typing import Any
 from gateway.config.settings import Settings
 from gateway.doctor.clock import skew_s, with_skew
 from gateway.doctor.finding import DEADLINE_S, Finding, failure, ok, warning
+from gateway.extras import install, is_installed
 
 OLDEST = (7, 0)
 _AWAY = "start it, or correct TURNPIKE_REDIS_URL; until then each replica gives out its local share of the limits"
@@ -17,6 +18,9 @@ _SESSIONS_AWAY = "start it, or correct TURNPIKE_SESSIONS_REDIS_URL; until then t
 def redis(settings: Settings) -> Iterator[Finding]:
     """Check the Redis of limits, then that of sessions, which may be the same."""
     limits: Mapping[str, Any] = {}
+    if (settings.redis_url or settings.sessions_redis_url) and not is_installed("redis"):
+        yield failure("Redis", "its URL is set, and its client is not installed", install("redis"))
+        return
     if settings.redis_url is None:
         yield ok("Redis", "not set: this gateway counts limits by itself; several of them need one")
     else:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gateway.errors import OperatorError
+from gateway.extras import require
 
 SCHEMES = {"kafka": "PLAINTEXT", "kafkas": "SSL"}
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -54,6 +55,16 @@ class KafkaCluster:
                 "sasl_plain_password": unquote(password),
             }
         return cls(tuple(_server(host) for host in hosts.split(",")), options)
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """The cluster at a valid URL, for clients.
+
+        Raises:
+            MissingExtra: Kafka's client is not installed.
+        """
+        require("kafka", "kafka_url")
+        return cls.from_url(url)
 
     def connect(self, client: Callable[..., Any], **options: Any) -> Any:
         """Make one of kafka-python's clients. Blocks for at most `BOOTSTRAP_TIMEOUT_MS`.

@@ -145,7 +145,7 @@ def open_books(settings: Settings, analytics: Analytics, signatures: SignaturePo
 def _destination(settings: Settings, analytics: Analytics, signer: EventSigner) -> Destination:
     if settings.kafka_url is None:
         return AnalyticsDestination(analytics, signer)
-    return KafkaDestination(KafkaCluster.from_url(settings.kafka_url.get_secret_value()), settings.kafka_topic, signer)
+    return KafkaDestination(KafkaCluster.open(settings.kafka_url.get_secret_value()), settings.kafka_topic, signer)
 
 
 async def _warn_of_refused(settings: Settings, store: TenantStore, database: AsyncEngine) -> None:

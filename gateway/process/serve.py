@@ -17,12 +17,14 @@ from engine.engine import Engine
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from engine.sampling_defaults import SamplingDefaults
-from gateway.analytics.opening import preload
+from gateway.analytics.absent import ABSENT
+from gateway.analytics.opening import is_embedded, preload
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.pepper import load_pepper
 from gateway.config.safety import readable_secrets, refuse_unsafe, stores_without_tls
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
+from gateway.extras import is_installed
 from gateway.process.catalog import FETCH_FIRST, default_models, default_pairs
 from gateway.process.loading import loading
 from gateway.process.memory_trim import DATA_FRAMES, block_imports, collecting_nothing, trim_after_startup
@@ -52,6 +54,7 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
     secrets = (*settings.secret_values(), pepper.decode(errors="replace"))
     configure_logging(settings.log_level, settings.log_format, secrets)
     _warn_of_openness(settings)
+    _warn_of_absence(settings)
     _refuse_missing(settings)
     block_imports(DATA_FRAMES)
     with collecting_nothing():
@@ -77,6 +80,11 @@ def _warn_of_openness(settings: Settings) -> None:
         _log.warning("what goes to these servers can be read on the way: they are not asked for TLS", settings=names)
     for path in readable_secrets(settings):
         _log.warning("every user of this machine can read a secret: chmod 600", path=str(path))
+
+
+def _warn_of_absence(settings: Settings) -> None:
+    if is_embedded(settings.analytics_url.get_secret_value()) and not is_installed("embedded"):
+        _log.warning(ABSENT)
 
 
 def _refuse_missing(settings: Settings) -> None:

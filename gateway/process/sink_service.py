@@ -86,7 +86,7 @@ async def run_sink(settings: Settings, *, member: str | None = None) -> None:
         raise OperatorError("kafka_url is not set: without Kafka the gateway brings usage to the store by itself")
     policy = _signatures(settings)
     verification = Verification(policy.signer)
-    cluster = KafkaCluster.from_url(settings.kafka_url.get_secret_value())
+    cluster = KafkaCluster.open(settings.kafka_url.get_secret_value())
     analytics = open_analytics(settings.analytics_url.get_secret_value())
     source = KafkaSource(cluster, settings.kafka_topic, group=GROUP, member=member)
     sink = Sink(source, Intake(analytics, verification))

@@ -11,6 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from gateway.extras import require
 from gateway.tenancy.errors import StoreUnavailable
 
 ANSWER_TIMEOUT_S = 5
@@ -25,6 +26,7 @@ def open_database(url: str) -> AsyncEngine:
 
     Raises:
         StoreUnavailable: the folder of an SQLite database cannot be created.
+        MissingExtra: the driver of PostgreSQL is not installed.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -33,6 +35,7 @@ def open_database(url: str) -> AsyncEngine:
         engine = create_async_engine(parsed, hide_parameters=True)
         event.listen(engine.sync_engine, "connect", _set_pragmas)
         return engine
+    require("postgres", "PostgreSQL")
     return create_async_engine(
         parsed,
         hide_parameters=True,

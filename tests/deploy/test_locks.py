@@ -13,7 +13,14 @@ from packaging.utils import canonicalize_name
 from tests.deploy.dockerfile import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BUILD, RUNTIME, DEVELOPMENT = LOCKS = ("requirements-build.lock", "requirements.lock", "requirements-dev.lock")
+BUILD, RUNTIME, GPU, DEVELOPMENT = LOCKS = (
+    "requirements-build.lock",
+    "requirements.lock",
+    "requirements-gpu.lock",
+    "requirements-dev.lock",
+)
+SERVING = ("embedded", "clickhouse", "kafka", "postgres", "redis")
+"""The extras that need no torch."""
 UNLOCKED = {"torch"}
 """Each build of it has hashes of its own, and which is right depends on the device."""
 HERE: Mapping[str, str] = {"python_full_version": "3.11.15", "python_version": "3.11", "sys_platform": "linux"}
@@ -47,15 +54,16 @@ def here(lock: str) -> dict[str, Locked]:
     return dict(taken)
 
 
-def direct(*extras: str) -> dict[str, str]:
-    """Name -> version of what pyproject.toml pins."""
+def direct(*extras: str) -> dict[str, Requirement]:
+    """What pyproject.toml states for the base and these extras, by name."""
     stated = [*PROJECT["dependencies"], *(each for extra in extras for each in PROJECT["optional-dependencies"][extra])]
-    pins = {}
+    found = {}
     for requirement in map(Requirement, stated):
-        (version,) = requirement.specifier
-        assert version.operator == "==", requirement
-        pins[canonicalize_name(requirement.name)] = version.version
-    return pins
+        if requirement.name == PROJECT["name"]:
+            found |= direct(*requirement.extras)
+        else:
+            found[canonicalize_name(requirement.name)] = requirement
+    return found
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -66,24 +74,38 @@ def test_every_entry_has_hashes(lock: str) -> None:
         assert all(re.fullmatch("sha256:[0-9a-f]{64}", each) for each in entry.hashes), name
 
 
-@pytest.mark.parametrize(("lock", "extras"), [(RUNTIME, ()), (DEVELOPMENT, ("dev",))])
-def test_a_lock_agrees_with_pyproject(lock: str, extras: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("lock", "extras", "unlocked"),
+    [(RUNTIME, SERVING, set()), (GPU, ("all",), UNLOCKED), (DEVELOPMENT, ("all", "dev"), UNLOCKED)],
+)
+def test_a_lock_agrees_with_pyproject(lock: str, extras: tuple[str, ...], unlocked: set[str]) -> None:
     """After a change there: `make lock`."""
     locked = {name: entry.version for name, entry in here(lock).items()}
-    pins = direct(*extras)
-    assert pins.keys() - locked.keys() == UNLOCKED
-    assert {name: locked[name] for name in pins if name not in UNLOCKED} == {
-        name: version for name, version in pins.items() if name not in UNLOCKED
-    }
+    stated = direct(*extras)
+    assert stated.keys() - locked.keys() == unlocked
+    outside = {name: locked[name] for name in stated.keys() - unlocked if locked[name] not in stated[name].specifier}
+    assert not outside
+
+
+def test_the_base_states_ranges() -> None:
+    """So that it can share an environment; the exact versions are in the locks."""
+    pinned = [
+        name for name, stated in direct(*SERVING).items() if {each.operator for each in stated.specifier} & {"=="}
+    ]
+    assert not pinned
+
+
+def test_serving_takes_neither_torch_nor_data_frames() -> None:
+    assert not here(RUNTIME).keys() & {"torch", "triton", "pandas", "pyarrow", "transformers", "pytest"}
 
 
 def test_locks_agree_with_one_another() -> None:
-    build, runtime, development = (dict(entries(lock)) for lock in LOCKS)
-    assert build == {"setuptools": runtime["setuptools"]}
-    assert runtime.keys() <= development.keys()
-    assert {name: entry.version for name, entry in runtime.items()} == {
-        name: development[name].version for name in runtime
-    }
+    build, runtime, gpu, development = (dict(entries(lock)) for lock in LOCKS)
+    assert build == {"setuptools": development["setuptools"]}
+    for smaller, larger in ((runtime, gpu), (gpu, development)):
+        assert {name: larger[name].version for name in smaller} == {
+            name: entry.version for name, entry in smaller.items()
+        }
 
 
 @pytest.mark.parametrize("lock", LOCKS)
@@ -97,15 +119,18 @@ def test_what_every_build_of_torch_needs_is_locked() -> None:
     """So that it brings nothing along that has no hash."""
     stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]["dependency-metadata"]
     (torch,) = stated
-    assert torch["version"] == direct()["torch"]
+    assert torch["version"] in direct("gpu")["torch"].specifier
     needed = {canonicalize_name(Requirement(each).name) for each in torch["requires-dist"]}
-    assert needed <= here(RUNTIME).keys()
+    assert needed <= here(GPU).keys()
+    assert needed <= here(DEVELOPMENT).keys()
 
 
-def test_an_installation_takes_the_lock_and_nothing_else() -> None:
+def test_an_installation_takes_the_locks_and_nothing_else() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    installs = re.findall(r"pip install (.*)", makefile)
-    assert len(installs) == 3
-    assert f"--no-deps --require-hashes -r {DEVELOPMENT}" in installs[0]
-    assert installs[1].endswith(f"torch=={direct()['torch']}")
-    assert {"--no-deps", "--no-build-isolation"} <= set(installs[2].split())
+    assert "LOCKED := --no-deps --require-hashes\n" in makefile
+    packages, itself, tests, torch = re.findall(r"^\t\$\(PIP\) install (.*)", makefile, re.MULTILINE)
+    assert packages.endswith(f"$(LOCKED) -r {RUNTIME} -r {BUILD}")
+    assert {"--no-deps", "--no-build-isolation"} <= set(itself.split())
+    assert tests == f"$(LOCKED) -r {DEVELOPMENT}"
+    name, _, version = torch.partition("==")
+    assert version in direct("gpu")[name].specifier

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gateway.errors import OperatorError
+from gateway.extras import require
 from gateway.management.cli.options import DataDir, settings_from
 from gateway.process.progress import progress
 
@@ -39,6 +40,7 @@ def distill(
     The large model answers the prompts; a few of its layers are then trained to reproduce its answers. An interrupted
     run resumes from the folder OUT.work.
     """
+    require("distill", "turnpike distill")
     settings = settings_from(data_dir=data_dir)
     if not prompts.is_file():
         raise OperatorError(f"--prompts: there is no file {prompts}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.errors import OperatorError
+from gateway.extras import require
 from gateway.management.cli.options import DataDir, settings_from
 from gateway.management.cli.output import print_json
 from gateway.process.progress import Report, progress
@@ -41,6 +42,7 @@ def fit(
 
     Prints how good the score is on questions that the fit did not see.
     """
+    require("distill", "turnpike route fit")
     settings = settings_from(data_dir=data_dir)
     paths = [_checkpoint(name, settings) for name in (small, large)]
     from gateway.routing.fitting.evaluate import AnswerBook, evaluate

@@ -53,6 +53,6 @@ def create_topic(
     settings = settings_from(data_dir=data_dir)
     if settings.kafka_url is None:
         raise OperatorError("kafka_url is not set")
-    cluster = KafkaCluster.from_url(settings.kafka_url.get_secret_value())
+    cluster = KafkaCluster.open(settings.kafka_url.get_secret_value())
     created = cluster.create_topic(settings.kafka_topic, partitions=partitions, replication=replication)
     typer.echo(f"{'created' if created else 'there was already'} the topic {settings.kafka_topic}")

@@ -13,8 +13,8 @@ def load() -> ctypes.CDLL | None:
     """The library, or None if it was not built or belongs to another version. Calls release the GIL."""
     for suffix in EXTENSION_SUFFIXES:
         path = Path(__file__).with_name(f"_kernels{suffix}")
-        if path.exists():
-            return _open(path)
+        if path.exists() and (library := _open(path)) is not None:
+            return library
     return None
 
 

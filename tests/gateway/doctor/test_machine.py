@@ -78,16 +78,16 @@ class TestPackages:
     def requiring(self, monkeypatch: pytest.MonkeyPatch, *requirements: str) -> None:
         monkeypatch.setattr(importlib.metadata, "requires", lambda _: list(requirements))
 
-    def test_this_environment_has_what_is_pinned(self, settings: Settings) -> None:
+    def test_this_environment_has_what_is_required(self, settings: Settings) -> None:
         assert only(machine.packages, settings).state is State.OK
 
     def test_another_version(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
         installed = importlib.metadata.version("typer")
-        self.requiring(monkeypatch, "typer==0.0.1", "sqlalchemy[asyncio]==0.0.2", "no-such-thing==1")
+        self.requiring(monkeypatch, "typer==0.0.1", "sqlalchemy[asyncio]<0.0.2", "no-such-thing>=1,<2")
         found = only(machine.packages, settings)
         assert found.state is State.WARNING
-        assert f"typer {installed} (0.0.1), sqlalchemy " in found.detail
-        assert "no-such-thing is missing (1)" in found.detail
+        assert f"typer {installed} (==0.0.1), sqlalchemy " in found.detail
+        assert "no-such-thing is missing (<2,>=1)" in found.detail
 
     def test_what_only_extras_need_does_not_count(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requiring(monkeypatch, 'no-such-thing==1; extra == "dev"', "typer")
@@ -116,13 +116,19 @@ def test_device_of_torch(settings: Settings, monkeypatch: pytest.MonkeyPatch, na
     assert (found.state, said in found.detail) == (State.OK, True)
 
 
-def test_torch_is_not_there(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("natively", "state"), [(True, State.OK), (False, State.FAILURE)])
+def test_torch_is_not_there(settings: Settings, monkeypatch: pytest.MonkeyPatch, natively: bool, state: State) -> None:
+    """It is missed where it would compute, and nowhere else."""
+
     def version(_: str) -> str:
         raise importlib.metadata.PackageNotFoundError
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert only(machine.torch, settings).state is State.FAILURE
+    monkeypatch.setattr(machine, "computes_natively", lambda: natively)
+    monkeypatch.setattr(machine, "has_cuda_driver", lambda: False)
+    found = only(machine.torch, settings)
+    assert (found.state, found.remedy) == (state, "" if natively else "pip install torch")
 
 
 def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
