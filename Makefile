@@ -23,13 +23,13 @@ $(VENV)/.packages: requirements.lock requirements-build.lock | $(BIN)/python
 	$(PIP) install --no-compile $(LOCKED) -r requirements.lock -r requirements-build.lock
 	touch $@
 
-# The native library is compiled while the packages arrive; setup.py finds it up to date.
+# The native library is compiled while the packages arrive; setup.py takes it as it is.
 $(VENV)/.native: setup.py $(SOURCES) | $(BIN)/python
 	if command -v $(CXX) >/dev/null; then $(MAKE) --no-print-directory -s native; fi
 	touch $@
 
 $(RUNTIME): pyproject.toml setup.py $(VENV)/.packages $(VENV)/.native
-	$(PIP) install --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
+	PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	touch $@
 
 # All else, for tests and checks. torch comes by its name: which build is right depends on the device, and each has hashes

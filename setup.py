@@ -7,15 +7,26 @@ All else about the package is in pyproject.toml.
 import os
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCES = "kernels/cpu/native/src"
+BUILT = Path(SOURCES, "../_kernels.abi3.so")
+"""What `make native` builds, for the checkout itself."""
 
 
 class BuildOnAllCores(build_ext):
     """setuptools compiles the files of an extension one after another."""
+
+    def run(self):
+        if not (self.editable_mode and self._is_built()):
+            super().run()
+
+    def _is_built(self):
+        sources = (path for path in Path(SOURCES).rglob("*") if path.is_file())
+        return BUILT.exists() and BUILT.stat().st_mtime >= max(path.stat().st_mtime for path in sources)
 
     def build_extensions(self):
         compile_all = self.compiler.compile
