@@ -40,13 +40,13 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from gateway.billing.prices import parse_terms
+from gateway.common.model_names import MODEL_NAME
 from gateway.config.sampling import StatedSampling
 from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 from gateway.errors import OperatorError
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.routing.names import is_reserved
 from gateway.sessions.policy import SessionWindow
-from gateway.tenancy.policies import MODEL_NAME
 
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
@@ -219,14 +219,14 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """One source, merged by whole keys: the library would merge mappings entry by entry."""
         _refuse_unknown_variables(settings_cls)
-        stated = _read_toml(settings_cls, Path(CONFIG_FILE)) | env_settings() | init_settings()
+        stated = read_toml(settings_cls, Path(CONFIG_FILE)) | env_settings() | init_settings()
         if "data_dir" in stated:
             data_dir = Path(str(stated["data_dir"])).expanduser()
         else:
             data_dir = _xdg("XDG_DATA_HOME", ".local/share")
         in_data_dir = data_dir / CONFIG_FILE
         if in_data_dir.resolve() != Path(CONFIG_FILE).resolve():
-            kept = _read_toml(settings_cls, in_data_dir)
+            kept = read_toml(settings_cls, in_data_dir)
             if "data_dir" in kept:
                 raise SettingsError(f"{in_data_dir}: data_dir cannot be set in the data directory itself")
             stated = kept | stated
@@ -431,7 +431,7 @@ def _xdg(variable: str, fallback: str) -> Path:
     return base / "turnpike"
 
 
-def _read_toml(settings_cls: type[BaseSettings], path: Path) -> dict[str, Any]:
+def read_toml(settings_cls: type[BaseSettings], path: Path) -> dict[str, Any]:
     """A configuration file's keys; empty without the file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))

@@ -14,6 +14,7 @@ from sqlalchemy import JSON, CheckConstraint, Enum, ForeignKey, delete, insert, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
+from gateway.common.model_names import MODEL_NAME
 from gateway.errors import OperatorError
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.tables import Base
@@ -21,7 +22,6 @@ from gateway.tenancy.tables import Base
 P = TypeVar("P")
 
 MAX_ALIASES = 64
-MODEL_NAME = r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}"
 
 
 class InvalidPolicy(OperatorError):

@@ -7,6 +7,7 @@ a second, while loading torch takes several.
 from gateway.management.cli import (
     admin_keys,
     bench,
+    config,
     credit,
     database,
     distill,
@@ -37,6 +38,7 @@ app.command("reconcile")(reconcile.reconcile)
 
 load = group(app, "bench", "Put load on any OpenAI-compatible server and report latencies.", {"compare": bench.compare})
 load.callback(help=bench.bench.__doc__, invoke_without_command=True)(bench.bench)
+group(app, "config", "The settings.", {"show": config.show, "example": config.example})
 group(app, "tenant", "Tenants and their tiers.", {"create": tenants.create, "list": tenants.list_all})
 group(app, "key", "API keys of tenants.", {"create": keys.create, "list": keys.list_all, "revoke": keys.revoke})
 group(

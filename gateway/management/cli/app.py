@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -44,7 +44,14 @@ class OneLineErrors(TyperGroup):
 
 
 def root(purpose: str) -> typer.Typer:
-    return typer.Typer(name="turnpike", help=purpose, cls=OneLineErrors, **_FRAME)
+    app = typer.Typer(
+        name="turnpike",
+        cls=OneLineErrors,
+        context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
+        **_FRAME | {"add_completion": True},
+    )
+    app.callback(help=purpose)(_root_options)
+    return app
 
 
 def group(parent: typer.Typer, name: str, purpose: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
@@ -65,6 +72,22 @@ def run_nested(command: Callable[..., None], context: typer.Context) -> None:
     made = typer.main.get_command(nested)
     with made.make_context(context.info_name, context.args, parent=context.parent) as inner:
         made.invoke(inner)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import importlib.metadata  # slow, and needed here alone
+
+        typer.echo(f"turnpike {importlib.metadata.version('turnpike')}")
+        raise typer.Exit
+
+
+def _root_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 def _usage_message(error: TyperException) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from gateway.common.model_names import MODEL_NAME
 from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.roles import ADMINS, READERS
@@ -23,7 +24,7 @@ from gateway.management.operations.schema import (
     optional,
 )
 from gateway.sessions.policy import SessionWindow
-from gateway.tenancy.policies import MAX_ALIASES, MODEL_NAME, POLICY_TABLES, InvalidPolicy, PolicyTable, Preference
+from gateway.tenancy.policies import MAX_ALIASES, POLICY_TABLES, InvalidPolicy, PolicyTable, Preference
 from gateway.tenancy.queries import require_tenant
 
 _NAME = Text(128, pattern=MODEL_NAME)
