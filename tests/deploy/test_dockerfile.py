@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from gateway.config.settings import Settings
 from gateway.management.cli import app
 from tests.deploy.dockerfile import DOCKERFILE, ROOT, command_of, image_environment, inherited, last, stages
+from tests.support.wheel import build_wheel
 
 TARGETS = ("cpu", "gpu")
 PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?$")
@@ -24,24 +25,8 @@ SITE_PACKAGES = "/opt/turnpike/lib/python3.11/site-packages"
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the build stage makes, from the files that it copies."""
-    source, made = tmp_path_factory.mktemp("src"), tmp_path_factory.mktemp("wheels")
-    for words in (rest.split() for rest in stages()["build"].all("COPY")):
-        for name in words[:-1]:
-            target = source / words[-1] / (name if words[-1] == "./" and len(words) > 2 else "")
-            if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, source / words[-1], ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(ROOT / name, target)
-    # How fast the kernels are is nothing to these tests, and the compiler is done in half the time.
-    build = (source / "setup.py").read_text(encoding="utf-8")
-    assert '"-O3"' in build
-    (source / "setup.py").write_text(build.replace('"-O3"', '"-O1"'), encoding="utf-8")
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
-    done = subprocess.run(
-        [*command, "--disable-pip-version-check", "--wheel-dir", made, source], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return next(made.glob("turnpike-*.whl"))
+    copied = [words.split() for words in stages()["build"].all("COPY")]
+    return build_wheel(tmp_path_factory.mktemp("wheel"), [name for words in copied for name in words[:-1]])
 
 
 def test_every_stage_stands_on_a_pinned_image_or_an_earlier_stage() -> None:

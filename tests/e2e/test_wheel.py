@@ -1,0 +1,119 @@
+"""The wheel in an environment that has nothing else: its size, and that it serves."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import free_port
+from tests.support.wheel import ROOT, build_wheel
+
+MIB = 1 << 20
+BASE_MIB = 250
+WITH_EMBEDDED_MIB = 800
+LOCK = ROOT / "requirements.lock"
+START_S = 180
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def install(environment: Path, *arguments: str) -> None:
+    command = [environment / "bin" / "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True)
+    if "No matching distribution" in done.stderr:
+        pytest.skip("the package index cannot be reached, or lacks a package")
+    assert done.returncode == 0, done.stderr
+
+
+def make_environment(folder: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder
+
+
+def installed_mib(environment: Path) -> float:
+    """Of all files, without bytecode, which Python writes and may leave out."""
+    files = (path for path in environment.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files if path.suffix != ".pyc") / MIB
+
+
+@contextmanager
+def demo(environment: Path, folder: Path, models_dir: Path) -> Iterator[tuple[str, str]]:
+    """`turnpike serve --demo` in an empty folder: its address, and the key that it prints."""
+    (folder / "here").mkdir()
+    port = free_port()
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "TURNPIKE_MODELS_DIR": str(models_dir),
+        "TURNPIKE_KV_CACHE_BYTES": "64MiB",
+    }
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [environment / "bin" / "turnpike", "serve", "--demo", "--port", str(port)],
+            cwd=folder / "here",
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        assert server.stdout is not None
+        line = next((line for line in server.stdout if line.startswith("curl ")), None)
+        assert line is not None, (folder / "log").read_text(encoding="utf-8")
+        key = re.search(r"Bearer (\S+?)'", line)
+        assert key is not None
+        yield f"http://127.0.0.1:{port}", key[1]
+    finally:
+        server.terminate()
+        server.communicate(timeout=START_S)
+    assert server.returncode == 0, (folder / "log").read_text(encoding="utf-8")
+
+
+def answer(url: str, key: str) -> str:
+    question = {"model": "smollm2", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions",
+        json.dumps(question | {"temperature": 0}).encode(),
+        {"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=START_S) as response:
+        return str(json.load(response)["choices"][0]["message"]["content"])
+
+
+def packages(environment: Path) -> set[str]:
+    command = [environment / "bin" / "pip", "list", "--format", "json", "--disable-pip-version-check"]
+    listed = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return {str(each["name"]).lower() for each in listed}
+
+
+def test_the_base_serves_without_extras(wheel: Path, smollm2_file: Path, tmp_path: Path) -> None:
+    environment = make_environment(tmp_path / "environment")
+    install(environment, str(wheel))
+    assert not packages(environment) & {"torch", "triton", "chdb-core", "kafka-python", "redis", "asyncpg", "pytest"}
+    assert installed_mib(environment) <= BASE_MIB
+    with demo(environment, tmp_path, smollm2_file.parent) as (url, key):
+        assert "Paris" in answer(url, key)
+
+
+def test_with_the_embedded_store(wheel: Path, smollm2_file: Path, tmp_path: Path) -> None:
+    """As `make run` and the image install it: by the lock, which leaves out data frames that chDB declares."""
+    environment = make_environment(tmp_path / "environment")
+    install(environment, "--no-deps", "--require-hashes", "-r", str(LOCK))
+    install(environment, "--no-deps", str(wheel))
+    assert not packages(environment) & {"torch", "triton", "pandas", "pyarrow", "pytest"}
+    assert installed_mib(environment) <= WITH_EMBEDDED_MIB
+    with demo(environment, tmp_path, smollm2_file.parent) as (url, key):
+        assert "Paris" in answer(url, key)
+        usage = urllib.request.Request(f"{url}/v1/usage", headers={"Authorization": f"Bearer {key}"})
+        with urllib.request.urlopen(usage, timeout=START_S) as response:
+            assert response.status == 200
