@@ -63,7 +63,7 @@ async def test_a_tenant_talks_by_keyboard_and_is_billed_once_for_each_answer(bro
     page = await browsing.page(ACME)
     await page.goto("/console/playground")
     await page.get_by_label("System prompt").fill("Be brief.")
-    await page.get_by_label("Most tokens").fill("50")
+    await page.get_by_label("Maximum tokens").fill("50")
     await ask(page, "hi")
     answer = page.locator(".turn").nth(1)
     await expect(answer.locator(".answer")).to_have_text("Hello, world!")
@@ -118,7 +118,7 @@ async def test_errors_say_what_the_api_says(browsing: Browsing) -> None:
     await expect(alert).to_be_visible()
     broken = await alert.inner_text()
     assert "NaN" not in broken, "what goes on inside is no client's"
-    await page.get_by_label("Most tokens").fill("100000")
+    await page.get_by_label("Maximum tokens").fill("100000")
     await ask(page, "more")
     await expect(page.locator(".turn").nth(3).get_by_role("alert")).to_contain_text("tokens")
     browsing.complaints[:] = [each for each in browsing.complaints if "400" not in each]
