@@ -41,6 +41,8 @@ CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, str]]] = {
 CHANGES_NOTHING = {
     "bench",  # a client of any server
     "bench compare",
+    "config example",
+    "config show",
     "credit list",
     "db upgrade",  # the schema alone
     "distill",
