@@ -1,7 +1,7 @@
 """Admission: holds what a request may use, bounds its answer by the hold, and settles and bills what it used."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -89,13 +89,13 @@ class Admission:
         self.usage = UsageTotal(lengths, choices_each, hold.bound_by, self.usage.work, computed_tokens)
         self._running, self._known = False, asyncio.Event()
 
-    async def before_sending(self) -> None:
+    def before_sending(self) -> Awaitable[None]:
         """Wait until the usage record on the disk is recent enough for more of the answer to be sent.
 
         Raises:
             JournalUnavailable: the disk fails.
         """
-        await self._meter.wait_for_commits()
+        return self._meter.wait_for_commits()
 
     def record_sent(self) -> None:
         """Everything that `usage` has counted was written to the client's socket."""

@@ -130,7 +130,7 @@ TABLE = {
         Plant("an engine's error is not answered", "__call__", drop_except(2), seed=None),
     ],
     "gateway.metering.journal.journal:Journal": [
-        Plant("streams run ahead of the journal", "_lags", replace("time.monotonic()", "since")),
+        Plant("streams run ahead of the journal", "_batch_to_wait_for", replace("time.monotonic()", "-inf")),
         Plant("a stream that waits for the disk is not woken", "_wrote", drop("set_result")),
         Plant("waiters on the journal are not notified", "_write", drop("told")),
         Plant("an ended request stays open in the journal", "_end", drop("discard")),

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from math import inf
 from pathlib import Path
 from typing import IO
 
@@ -91,9 +92,9 @@ class Journal:
         self._changed = threading.Condition()
         self._next = Batch()
         self._unwritten = Batch()
-        self._unwritten_since = 0.0
-        """Time of the oldest change in `_unwritten`, on the monotonic clock; of an empty batch it has no meaning."""
-        self._next_since = 0.0
+        self._unwritten_since = inf
+        """Time of the oldest change in `_unwritten`, on the monotonic clock; infinite for an empty batch."""
+        self._next_since = inf
         """The same for `_next`."""
         self._under_way: set[str] = set()
         """Ids of open requests."""
@@ -231,12 +232,10 @@ class Journal:
     def _batch_to_wait_for(self, request_id: str) -> Batch | None:
         if request_id in self._next.opened:
             return self._next
-        if request_id in self._unwritten.opened or self._lags(self._unwritten, self._unwritten_since):
+        latest = time.monotonic() - MAX_LAG_INTERVALS * self._interval_s
+        if request_id in self._unwritten.opened or self._unwritten_since < latest:
             return self._unwritten
-        return self._next if self._lags(self._next, self._next_since) else None
-
-    def _lags(self, batch: Batch, since: float) -> bool:
-        return bool(batch) and time.monotonic() - since > MAX_LAG_INTERVALS * self._interval_s
+        return self._next if self._next_since < latest else None
 
     def _end(self, ended: Ended) -> None:
         self._under_way.discard(ended.event.request_id)
@@ -268,7 +267,7 @@ class Journal:
                 if not self._unwritten:
                     self._unwritten_since = self._next_since
                 self._unwritten.followed_by(self._next)
-                self._next = Batch()
+                self._next, self._next_since = Batch(), inf
                 closing = self._closing
             if self._unwritten or (self._trouble is not None and not closing):
                 self._write()
@@ -316,7 +315,7 @@ class Journal:
             on_events()
         self._relayed_sequence = max(self._relayed_sequence, batch.acknowledged)
         with self._changed:
-            self._unwritten = Batch()
+            self._unwritten, self._unwritten_since = Batch(), inf
         for written in batch.followers:
             written.set_result(None)
         for asked in batch.credit_asked:

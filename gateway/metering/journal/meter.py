@@ -1,7 +1,7 @@
 """Meters one request, from admission to its usage event in the journal."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from gateway.metering.event import Ending, UsageEvent
@@ -52,9 +52,9 @@ class Meter:
         self._journal.begin(usage_context)
         self._usage_context = usage_context
 
-    async def wait_for_commits(self) -> None:
+    def wait_for_commits(self) -> Awaitable[None]:
         """Before more of an answer is sent: as `Journal.wait_for_commits`."""
-        await self._journal.wait_for_commits(self._usage_context.request_id)
+        return self._journal.wait_for_commits(self._usage_context.request_id)
 
     def advance(self, sent: Progress) -> None:
         self.sent = sent
