@@ -13,7 +13,9 @@ import torch
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from engine.catalog.catalog import DownloadError, fetch
-from gateway.config.settings import ENV_PREFIX, Settings, normalise_database_url
+from gateway.config.setting_sources import ENV_PREFIX
+from gateway.config.settings import Settings
+from gateway.config.store_urls import normalise_database_url
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 from tests.support.clickhouse_server import ClickHouseServer, running_clickhouse

@@ -10,7 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import SecretStr
 
-from gateway.config.settings import CONFIG_FILE, Settings
+from gateway.config.setting_sources import CONFIG_FILE
+from gateway.config.settings import Settings
 from gateway.errors import OperatorError
 
 PLACEHOLDERS = (

@@ -9,11 +9,8 @@ Precedence per key, highest first. A table such as `[models]` is one key and is 
 5. the defaults below.
 """
 
-import os
 import re
-import tomllib
 from decimal import Decimal
-from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,30 +40,22 @@ from gateway.billing.prices import parse_terms
 from gateway.common.model_names import MODEL_NAME
 from gateway.config.sampling import StatedSampling
 from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
-from gateway.errors import OperatorError
+from gateway.config.setting_sources import (
+    CONFIG_FILE,
+    ENV_PREFIX,
+    SettingsError,
+    read_toml,
+    refuse_unknown_variables,
+    xdg_folder,
+)
+from gateway.config.store_urls import is_redis_url, normalise_database_url
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.routing.names import is_reserved
 from gateway.sessions.policy import SessionWindow
 
-CONFIG_FILE = "turnpike.toml"
-ENV_PREFIX = "TURNPIKE_"
-OTHER_VARIABLES = frozenset((f"{ENV_PREFIX}KEY",))
-"""Variables that are not settings: the API key of clients."""
 MIN_PEPPER_CHARS = 32
 MOST_DRAFTS = 16
 """The engine's bound, repeated to avoid importing the engine."""
-
-_ASYNC_DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
-    "sqlite+aiosqlite": "sqlite+aiosqlite",
-    "postgres": "postgresql+asyncpg",
-    "postgresql": "postgresql+asyncpg",
-    "postgresql+asyncpg": "postgresql+asyncpg",
-}
-
-
-class SettingsError(OperatorError):
-    """Invalid settings. The message names the key and never contains its value."""
 
 
 class Settings(BaseSettings):
@@ -80,8 +69,8 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    data_dir: Path = Field(default_factory=lambda: _xdg("XDG_DATA_HOME", ".local/share"))
-    models_dir: Path = Field(default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache") / "models")
+    data_dir: Path = Field(default_factory=lambda: xdg_folder("XDG_DATA_HOME", ".local/share"))
+    models_dir: Path = Field(default_factory=lambda: xdg_folder("XDG_CACHE_HOME", ".cache") / "models")
     database_url: SecretStr = Field(
         default_factory=lambda known: SecretStr(f"sqlite:///{known['data_dir'] / 'turnpike.db'}")
     )
@@ -218,12 +207,12 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """One source, merged by whole keys: the library would merge mappings entry by entry."""
-        _refuse_unknown_variables(settings_cls)
+        refuse_unknown_variables(settings_cls)
         stated = read_toml(settings_cls, Path(CONFIG_FILE)) | env_settings() | init_settings()
         if "data_dir" in stated:
             data_dir = Path(str(stated["data_dir"])).expanduser()
         else:
-            data_dir = _xdg("XDG_DATA_HOME", ".local/share")
+            data_dir = xdg_folder("XDG_DATA_HOME", ".local/share")
         in_data_dir = data_dir / CONFIG_FILE
         if in_data_dir.resolve() != Path(CONFIG_FILE).resolve():
             kept = read_toml(settings_cls, in_data_dir)
@@ -266,7 +255,7 @@ class Settings(BaseSettings):
 
     @field_validator("speculation")
     @classmethod
-    def _someone_drafts(cls, speculation: str, known: ValidationInfo) -> str:
+    def _has_small_models(cls, speculation: str, known: ValidationInfo) -> str:
         if speculation == "draft" and not known.data.get("small_models", True):
             raise ValueError("draft needs small_models: they say which model drafts for which")
         return speculation
@@ -317,7 +306,7 @@ class Settings(BaseSettings):
     @field_validator("redis_url", "sessions_redis_url")
     @classmethod
     def _redis(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and not _is_redis_url(url.get_secret_value()):
+        if url is not None and not is_redis_url(url.get_secret_value()):
             raise ValueError("must be a redis://[[user]:password@]host[:port][/database], rediss:// or unix:// URL")
         return url
 
@@ -372,28 +361,6 @@ def _complaints(error: ValidationError) -> list[str]:
     return complaints
 
 
-def normalise_database_url(url: str) -> str:
-    """The URL with the async driver of the store (a plain `postgresql://` selects another driver).
-
-    libpq's `sslmode=` becomes asyncpg's `ssl=`.
-
-    Raises:
-        ValueError: another database or driver, or an SQLite database that is not a file.
-    """
-    scheme, separator, rest = url.partition("://")
-    driver = _ASYNC_DRIVERS.get(scheme)
-    if not separator or driver is None:
-        raise ValueError("must be an sqlite:///path or a postgresql://user:password@host/database URL")
-    if driver == "sqlite+aiosqlite":
-        path = rest.partition("?")[0].removeprefix("/")
-        if path in {"", ":memory:"}:
-            raise ValueError("an SQLite database must be a file, as in sqlite:////var/lib/turnpike/turnpike.db")
-        return f"{driver}://{rest}"
-    before, question, query = rest.partition("?")
-    query = re.sub("(^|&)sslmode=", r"\1ssl=", query)
-    return f"{driver}://{before}{question}{query}"
-
-
 def _located(path: Path, models_dir: Path | None) -> Path:
     """An absolute path, or the checkpoint of a fetched repository `owner/name` where there is no such path here."""
     absolute = path.expanduser().absolute()
@@ -410,58 +377,3 @@ def _require_model_name(name: str) -> None:
             f"the model name {name!r} must be letters, digits and . _ : / -, "
             "starting with a letter or digit, at most 128 characters, and not auto"
         )
-
-
-def _is_redis_url(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # raises where it is not a number
-    except ValueError:
-        return False
-    database = parts.path.removeprefix("/")
-    return parts.scheme == "unix" or (
-        parts.scheme in {"redis", "rediss"} and (not database or (database.isascii() and database.isdecimal()))
-    )
-
-
-def _xdg(variable: str, fallback: str) -> Path:
-    """Turnpike's folder under an XDG base directory. Relative ones are ignored, as the specification requires."""
-    stated = os.environ.get(variable, "")
-    base = Path(stated) if stated.startswith("/") else Path.home() / fallback
-    return base / "turnpike"
-
-
-def read_toml(settings_cls: type[BaseSettings], path: Path) -> dict[str, Any]:
-    """A configuration file's keys; empty without the file."""
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: cannot be read ({type(error).__name__})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path}: is not TOML: {error}") from None
-    unknown = sorted(set(values) - set(settings_cls.model_fields))
-    if unknown:
-        raise SettingsError(f"{path}: unknown key {', '.join(unknown)}{_meant(settings_cls, unknown[0])}")
-    return values
-
-
-def _refuse_unknown_variables(settings_cls: type[BaseSettings]) -> None:
-    """Reject misspelt variables, which would otherwise have no effect silently.
-
-    Raises:
-        SettingsError: a variable with the prefix that is not a setting.
-    """
-    for variable in sorted(os.environ):
-        key = variable.upper().removeprefix(ENV_PREFIX).lower()
-        if not variable.upper().startswith(ENV_PREFIX) or variable.upper() in OTHER_VARIABLES:
-            continue
-        if key not in settings_cls.model_fields:
-            raise SettingsError(f"the variable {variable} is no setting{_meant(settings_cls, key)}: unset it")
-
-
-def _meant(settings_cls: type[BaseSettings], key: str) -> str:
-    """A suggestion for an unknown key."""
-    close = get_close_matches(key, settings_cls.model_fields, 1)
-    return f" (was {close[0]} meant?)" if close else ""

@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from gateway.config.settings import CONFIG_FILE, ENV_PREFIX, Settings, read_toml
+from gateway.config.setting_sources import CONFIG_FILE, ENV_PREFIX, read_toml
+from gateway.config.settings import Settings
 from gateway.telemetry.redaction import Redactor
 
 DEFAULT = "default"

@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 from PIL import Image
 
-from gateway.config.settings import normalise_database_url
+from gateway.config.store_urls import normalise_database_url
 from gateway.tenancy.schema import upgrade
 from tests.console.browser import CHROMIUM, PHONE, Browsing, chromium, serving
 from tests.console.furnished import Furnished, furnish

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 from gateway.analytics import Analytics, migrate, open_analytics
 from gateway.analytics.rollups import find_drift
 from gateway.analytics.sums import Grain
-from gateway.config.settings import normalise_database_url
+from gateway.config.store_urls import normalise_database_url
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 from tests.support.clickhouse_server import ClickHouseServer

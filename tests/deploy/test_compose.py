@@ -13,7 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 from gateway.app import RELAY_DEADLINE_S
-from gateway.config.settings import ENV_PREFIX, Settings
+from gateway.config.setting_sources import ENV_PREFIX
+from gateway.config.settings import Settings
 from gateway.management.cli import app
 from gateway.process.server import CUT_S
 from tests.deploy.compose import ROOT, MissingVariable, compose_text, load_compose, required_variables

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from gateway.app import RELAY_DEADLINE_S
 from gateway.config.safety import stores_without_tls
-from gateway.config.settings import ENV_PREFIX, Settings
+from gateway.config.setting_sources import ENV_PREFIX
+from gateway.config.settings import Settings
 from gateway.http.middleware import OPEN_PATHS
 from gateway.management.cli import app
 from gateway.process.server import CUT_S

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.config.settings import ENV_PREFIX, Settings
+from gateway.config.setting_sources import ENV_PREFIX
+from gateway.config.settings import Settings
 from gateway.management.cli import app
 from tests.deploy.dockerfile import ROOT
 

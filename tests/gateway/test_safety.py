@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config.safety import UnsafeSettings, is_placeholder, readable_secrets, refuse_unsafe, stores_without_tls
-from gateway.config.settings import SettingsError, load_settings
+from gateway.config.setting_sources import SettingsError
+from gateway.config.settings import load_settings
 from tests.support.program import TURNPIKE
 from tests.support.servers import free_port
 

@@ -10,7 +10,9 @@ from engine.errors import InvalidParameter
 from engine.request import PREMIUM, STANDARD
 from engine.sampling_defaults import SAMPLING_DEFAULTS, SamplingDefaults
 from gateway.config.engine_classes import engine_classes_of
-from gateway.config.settings import SettingsError, load_settings, normalise_database_url
+from gateway.config.setting_sources import SettingsError
+from gateway.config.settings import load_settings
+from gateway.config.store_urls import normalise_database_url
 
 SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
 

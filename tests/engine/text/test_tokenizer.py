@@ -117,7 +117,7 @@ def test_a_decoder_that_joins_in_another_way_is_refused() -> None:
 
 
 def test_a_long_text_leaves_other_threads_running(smollm2: TextProcessor) -> None:
-    """The engine's thread must not wait for a long prompt of somebody else."""
+    """The engine's thread does not wait while another request's long prompt is tokenised."""
     encoder = threading.Thread(target=smollm2.encode, args=("hello world 123 " * 20_000,))
     encoder.start()
     turns = 0

@@ -26,7 +26,7 @@ from starlette.testclient import TestClient
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
-from gateway.config.settings import normalise_database_url
+from gateway.config.store_urls import normalise_database_url
 from gateway.http.middleware import ErrorMiddleware, MountByPrefix
 from gateway.management.http.app import AdminApp, with_description
 from gateway.management.http.openapi import openapi_document

@@ -100,7 +100,7 @@ async def test_an_equal_copy_is_named_and_counted_once(path: Path, analytics: An
 
 @pytest.mark.parametrize(
     "change",
-    [{"cost_nanodollars": 1}, {"tenant_id": "somebody else"}, {"recompute_ns": {"premium": 1}}, {"key_id": "another"}],
+    [{"cost_nanodollars": 1}, {"tenant_id": "other"}, {"recompute_ns": {"premium": 1}}, {"key_id": "another"}],
 )
 async def test_an_altered_event_has_its_columns(path: Path, analytics: Analytics, change: Mapping[str, object]) -> None:
     """Also where no sum over the hour tells."""
@@ -116,7 +116,7 @@ async def test_an_altered_event_has_its_columns(path: Path, analytics: Analytics
 
 async def test_a_copy_that_differs_is_both_doubled_and_altered(path: Path, analytics: Analytics) -> None:
     original = journalled(path)[4]
-    await put(analytics, replace(original, tenant_id="somebody else"))
+    await put(analytics, replace(original, tenant_id="other"))
     found = await found_in(path, analytics)
     assert [each.event_id for each in found.doubled] == [original.event_id]
     assert [each.detail for each in found.altered] == ["differs in tenant_id"]
