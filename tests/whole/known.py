@@ -204,6 +204,26 @@ SCENARIOS: list[Scenario] = [
             Fault(at_ms=5950, kind="sync-fails", lasts_ms=15000),
         ),
     ),
+    # A gateway that stops while Redis is slower than it waits leaves its holds to expire, as where Redis is down.
+    Scenario(
+        29986,
+        Config(
+            start=datetime(2026, 3, 14, 12, 0, 0, 902000, tzinfo=UTC),
+            redis=True,
+            blocks=24,
+            step_tokens=32,
+            window=320,
+            small=False,
+            token_us=10,
+            max_wait_s=30,
+            saturated_queue=0,
+        ),
+        (
+            Fault(at_ms=23, kind="redis-slow", lasts_ms=15000, amount=30),
+            Call(at_ms=278, tenant="daily"),
+            Fault(at_ms=1258, kind="restart"),
+        ),
+    ),
 ]
 """Reduced by `--shrink`."""
 

@@ -9,6 +9,8 @@ from typing import Any
 from fakeredis import FakeAsyncRedis, FakeServer
 from redis.exceptions import ConnectionError, OutOfMemoryError, RedisError
 
+from gateway.admission.deadlines import CEILING_S
+
 _WRITES = frozenset((b"EVALSHA", b"EVAL", b"SET", b"HSET", b"EVALSHA_RO"))
 
 
@@ -25,6 +27,11 @@ class RedisMachine:
         self.late_s = 0.0
         self.calls = 0
         self._late: set[asyncio.Task[None]] = set()
+
+    @property
+    def accepts(self) -> bool:
+        """Whether it takes writes, and answers before a gateway gives up waiting."""
+        return not (self.down or self.full) and self.late_s < CEILING_S
 
     def client(self) -> "RedisClient":
         return RedisClient(self)

@@ -143,7 +143,7 @@ class World:
         """SIGTERM, and a new process on the same disk."""
         old = self.gateways[index]
         await self.stop(old)
-        self.lost_holds |= self.redis.down or self.redis.full
+        self.lost_holds |= not self.redis.accepts  # what is unsettled then expires
         self.disk_failed_at_stop |= self.disk.fails or self.disk.sync_fails
         self.gateways[index] = await self._start_gateway(index, old.epoch + 1, old.settings.journal_path.read_bytes())
 
