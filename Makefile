@@ -5,6 +5,9 @@ UV ?= uv
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Some images set it. Without bytecode each process compiles all that it imports: a second of each start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install lock run test test-all wheel clients check native sanitize format bench compose-secrets
 
 RUNTIME := $(VENV)/.runtime
