@@ -1,0 +1,42 @@
+"""Refusals for the tests of the store."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from gateway.analytics import Analytics
+from gateway.analytics.refusals import REFUSAL_COLUMNS, REFUSALS_TABLE, StoredRefusal
+from gateway.analytics.sums import TimeRange
+from gateway.common.timestamps import utc_from_ms
+from tests.support.usage_samples import DAY_MS
+
+TODAY_MS = time.time_ns() // 1_000_000 // DAY_MS * DAY_MS - DAY_MS
+"""Start of yesterday: rows of a fixed date would expire."""
+TODAY = TimeRange(TODAY_MS, TODAY_MS + DAY_MS)
+
+
+def refusal(number: int, at_ms: int = TODAY_MS, **fields: Any) -> StoredRefusal:
+    """A row of one refused request; its id is `number`."""
+    standard = {
+        "refusal_id": UUID(int=number),
+        "source": "a",
+        "occurred_at": utc_from_ms(at_ms),
+        "tenant_id": "acme",
+        "key_id": "key_1",
+        "tier": "standard",
+        "model": "large",
+        "endpoint": "/v1/chat/completions",
+        "outcome": "turned_away",
+        "status": 429,
+        "code": "rate_limit_exceeded",
+        "limit_name": "tenant.requests_per_minute",
+        "requests": 1,
+        "request_id": f"req_{number}",
+    }
+    return StoredRefusal(**(standard | fields))
+
+
+async def store_refusals(analytics: Analytics, refusals: Sequence[StoredRefusal]) -> None:
+    rows = [[getattr(each, name) for name in REFUSAL_COLUMNS] for each in refusals]
+    await analytics.insert(REFUSALS_TABLE, REFUSAL_COLUMNS, rows)
