@@ -1,12 +1,13 @@
 """Runs all stages and reports: `python -m benchmarks.gpu [FOLDER]`, from the root of a checkout.
 
-Takes one GPU and less than eight minutes. Writes gpu.json and gpu.txt to FOLDER, or to $OUT, or to the working folder.
-Exits with 1 where a check failed or a stage broke, with 2 where there is no GPU.
+Takes one GPU and less than eight minutes. After every stage it writes gpu.json, gpu.txt and the stages' outcomes and
+tracebacks to FOLDER, or to $OUT, or to the working folder: a run that is killed keeps what it had. Exits with 1 if a
+check failed or a stage broke, with 2 if there is no GPU.
 
 Each stage is a process of its own: an illegal access ends all that its process can do on the device, and a kernel that
-never ends is ended with it. What is correct is asked for in several processes at once, as most of their time they
-compile; what is measured has the device to itself. A stage that has used up its time stops by itself, and is stopped if
-it does not.
+never ends is ended with it. Correctness is checked in several processes at once, as most of their time they compile;
+measurements have the device to themselves. A stage that has used up its time stops by itself, and is stopped if it does
+not. Seconds that a stage leaves are added to the next ones.
 """
 
 import argparse
@@ -15,83 +16,46 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from benchmarks.gpu import report
+from benchmarks.gpu.kinds import KINDS, Kind, together
 from benchmarks.gpu.scale import FULL
 from benchmarks.gpu.stage import Outcome, Stage, Status, read_outcomes
 
-_WHOLE_RUN_S = 470
+WHOLE_RUN_S = 470
 _GRACE_S = 15
-"""How long a stage may go on after its time before it is stopped: one measurement, and the start of its process."""
+"""Time of a stage after its end before it is stopped: one measurement, and the start of its process."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """A stage and the seconds it may take. `checks` may share the device; `ours` says whether it failing is a fault."""
-
-    name: str
-    seconds: float
-    run: Callable[[Stage], None]
-    checks: bool = False
-    ours: bool = True
-
-
-def _stages() -> Mapping[str, _Kind]:
-    """Imported here, since kernels need Triton and a GPU."""
-    from benchmarks.gpu import attention, end_to_end, golden, limits, peers, sweep
-    from benchmarks.gpu.checks import attention as attention_checks
-    from benchmarks.gpu.checks import elementwise, graphs, sampling, step
-
-    kinds = [
-        _Kind(report.LIMITS, 20, limits.run),
-        _Kind("check attention", 80, attention_checks.run, checks=True),
-        _Kind("check head dimensions", 80, attention_checks.run_dimensions, checks=True),
-        _Kind("check elementwise", 80, elementwise.run, checks=True),
-        _Kind("check sampling", 80, sampling.run, checks=True),
-        _Kind("check steps", 80, step.run, checks=True),
-        _Kind("check graphs", 80, graphs.run, checks=True),
-        _Kind("check candidates", 80, sweep.check, checks=True),
-        _Kind("golden", 80, golden.run, checks=True),
-        _Kind(report.ATTENTION, 50, attention.run),
-        _Kind(report.served("llama-3.2-1b"), 50, partial(end_to_end.run, model_name="llama-3.2-1b")),
-        _Kind(report.served("llama-3.1-8b"), 90, partial(end_to_end.run, model_name="llama-3.1-8b")),
-        _Kind(report.peer("llama-3.1-8b"), 70, partial(peers.run, model_name="llama-3.1-8b"), ours=False),
-        _Kind(report.peer("llama-3.2-1b"), 40, partial(peers.run, model_name="llama-3.2-1b"), ours=False),
-        _Kind("sweep", 45, sweep.run),
-    ]
-    return {kind.name: kind for kind in kinds}
-
-
-def _run_stage(kind: _Kind, seconds: float, seed: int, file: Path) -> None:
+def _run_stage(kind: Kind, seconds: float, seed: int, file: Path) -> None:
     """In the stage's own process."""
     torch.cuda.set_device(0)
-    stage = Stage(kind.name, torch.device("cuda", 0), FULL, seconds, seed, file)
-    kind.run(stage)
+    kind.work()(Stage(kind.name, torch.device("cuda", 0), FULL, seconds, seed, file))
 
 
-def _start(kind: _Kind, seconds: float, seed: int, file: Path) -> subprocess.Popen[bytes]:
+def _start(kind: Kind, seconds: float, seed: int, file: Path) -> subprocess.Popen[bytes]:
+    """Tracebacks and warnings go to a file next to the outcomes."""
     command = [sys.executable, "-u", "-m", "benchmarks.gpu", "--stage", kind.name]
     command += ["--seconds", str(seconds), "--seed", str(seed), "--file", str(file)]
     quiet = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONWARNINGS": "ignore"}
-    return subprocess.Popen(command, env=os.environ | quiet, start_new_session=True)
+    with file.with_suffix(".err").open("wb") as errors:
+        return subprocess.Popen(command, env=os.environ | quiet, stderr=errors, start_new_session=True)
 
 
-def _finish(kind: _Kind, process: subprocess.Popen[bytes], deadline: float, file: Path) -> list[Outcome]:
+def _finish(kind: Kind, process: subprocess.Popen[bytes], deadline: float, file: Path) -> list[Outcome]:
     """All that the stage wrote down, and one outcome more if it did not end as it should."""
     outcomes: list[Outcome] = []
     bad: Status = "failed" if kind.ours else "skipped"
     try:
         status = process.wait(max(1.0, deadline - time.monotonic()))
         if status:
-            outcomes.append(Outcome(kind.name, "the stage", bad, detail=f"ended with status {status}"))
+            detail = f"ended with status {status}{_last_line(file.with_suffix('.err'))}"
+            outcomes.append(Outcome(kind.name, "the stage", bad, detail=detail))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -101,26 +65,32 @@ def _finish(kind: _Kind, process: subprocess.Popen[bytes], deadline: float, file
     return [*read_outcomes(file), *outcomes]
 
 
-def _run_all(kinds: Sequence[_Kind], seed: int, scratch: Path) -> list[Outcome]:
-    """Checks together where they follow one another, all else one by one."""
-    end = time.monotonic() + _WHOLE_RUN_S
+def _last_line(file: Path) -> str:
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else []
+    return f": {lines[-1][:300]}" if lines else ""
+
+
+def _run_all(
+    kinds: Sequence[Kind], seed: int, folder: Path, whole_s: float, on_outcomes: Callable[[list[Outcome]], None]
+) -> list[Outcome]:
+    """Run the stages. `on_outcomes` gets all outcomes so far after each of them."""
+    began = time.monotonic()
+    planned_s = 0.0
     outcomes: list[Outcome] = []
-    rest = list(kinds)
-    while rest:
-        together = [rest.pop(0)]
-        while rest and rest[0].checks and together[0].checks:
-            together.append(rest.pop(0))
-        seconds = min(max(kind.seconds for kind in together), end - time.monotonic() - _GRACE_S)
+    for group in together(tuple(kinds)):
+        planned_s += max(kind.seconds for kind in group)
+        seconds = min(planned_s, whole_s - _GRACE_S) - (time.monotonic() - began)
         if seconds < 1:
-            outcomes += [Outcome(kind.name, "the stage", "skipped", detail="no time left") for kind in together]
+            outcomes += [Outcome(kind.name, "the stage", "skipped", detail="no time left") for kind in group]
             continue
-        print(f"== {', '.join(kind.name for kind in together)}: at most {seconds:.0f} s", flush=True)
+        print(f"== {', '.join(kind.name for kind in group)}: at most {seconds:.0f} s", flush=True)
         started = time.monotonic()
-        files = [scratch / f"{kind.name.replace(' ', '-')}.jsonl" for kind in together]
-        processes = [_start(kind, seconds, seed, file) for kind, file in zip(together, files, strict=True)]
-        for kind, process, file in zip(together, processes, files, strict=True):
+        files = [folder / f"{kind.name.replace(' ', '-')}.jsonl" for kind in group]
+        processes = [_start(kind, seconds, seed, file) for kind, file in zip(group, files, strict=True)]
+        for kind, process, file in zip(group, processes, files, strict=True):
             outcomes += _finish(kind, process, started + seconds + _GRACE_S, file)
         print(f"== took {time.monotonic() - started:.1f} s", flush=True)
+        on_outcomes(outcomes)
     return outcomes
 
 
@@ -136,18 +106,23 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("benchmarks.gpu needs a GPU, its driver and a torch that is built for CUDA: torch finds none here")
         return 2
-    kinds = _stages()
     if options.stage:
-        _run_stage(kinds[options.stage], options.seconds, options.seed, options.file)
+        kind = next(kind for kind in KINDS if kind.name == options.stage)
+        _run_stage(kind, options.seconds, options.seed, options.file)
         return 0
     facts = report.surroundings(options.seed)
     print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
-    chosen = [kind for kind in kinds.values() if not options.only or kind.name in options.only]
-    with tempfile.TemporaryDirectory() as scratch:
-        outcomes = _run_all(chosen, options.seed, Path(scratch))
-    rows = list(report.rows_of(report.Figures(outcomes), FULL))
-    report.write(options.folder, facts, outcomes, rows)
-    return _summary(outcomes, rows)
+    chosen = [kind for kind in KINDS if not options.only or kind.name in options.only]
+    stages = options.folder / "stages"
+    stages.mkdir(parents=True, exist_ok=True)
+    for stale in stages.iterdir():
+        stale.unlink()
+
+    def write(outcomes: list[Outcome]) -> None:
+        report.write(options.folder, facts, outcomes, list(report.rows_of(report.Figures(outcomes), FULL)))
+
+    outcomes = _run_all(chosen, options.seed, stages, WHOLE_RUN_S, write)
+    return _summary(outcomes, list(report.rows_of(report.Figures(outcomes), FULL)))
 
 
 def _summary(outcomes: Sequence[Outcome], rows: Sequence[report.Row]) -> int:

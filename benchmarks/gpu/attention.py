@@ -9,6 +9,7 @@ from math import ceil
 
 import torch
 
+from benchmarks.gpu import names
 from benchmarks.gpu.paged import Heads
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.timing import median_ms, replayed_ms
@@ -24,23 +25,15 @@ def run(stage: Stage) -> None:
     scale = stage.scale
     for context in scale.decode_contexts:
         for batch in scale.decode_batches:
-            name = decode_name(batch, context)
+            name = names.decode(batch, context)
             if kv_bytes(batch, context, scale.attention_heads) > scale.kv_bytes:
                 stage.skipped(name, f"more than {scale.kv_bytes / 2**30:.0f} GiB of KV")
                 continue
             stage.attempt(name, partial(_decode, stage, name, batch, context))
     for tokens in scale.extend_tokens:
         for earlier in (0, scale.extend_tokens[-1]):
-            name = extend_name(tokens, earlier)
+            name = names.extend(tokens, earlier)
             stage.attempt(name, partial(_extend, stage, name, tokens, earlier))
-
-
-def decode_name(batch: int, context: int) -> str:
-    return f"decode attention, batch {batch}, context {context}"
-
-
-def extend_name(tokens: int, earlier: int) -> str:
-    return f"extend attention, {tokens} tokens behind {earlier}"
 
 
 def kv_bytes(batch: int, context: int, heads: Heads) -> int:

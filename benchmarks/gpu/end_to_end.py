@@ -1,6 +1,7 @@
 """A model of a real one's shape, with random weights, stepped as the engine's thread does: without HTTP and text.
 
-- Alone: tokens a second of one request, against the copy bandwidth over the bytes of the weights that a step reads.
+- Alone: tokens a second of one request, against the copy bandwidth over the bytes of the weights that a step reads;
+  first without CUDA graphs, so that there is a figure where they cannot be captured.
 - First token: from when a request comes to an idle engine until its first token is known on the host.
 - Saturated: every slot always has a request of 1,000 prompt and 1,000 output tokens, a new one for each that ends.
   A run to the end would take minutes. So requests start as if some had come before: request i of n has i/n of its
@@ -12,31 +13,34 @@ import statistics
 import time
 from functools import partial
 
+import torch
+
+from benchmarks.gpu import names
 from benchmarks.gpu.models import random_model, weights_per_step
+from benchmarks.gpu.names import ALONE, EAGER, SATURATED, WEIGHTS
+from benchmarks.gpu.profile import STEPS, profile_steps
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.stepping import DeviceClock, Stepper, StepTimes, blocks_for
 from engine.request import TokenDelta
 from kernels.triton.ops import TritonOps
 
-WEIGHTS, ALONE, SATURATED = "weights read a step", "alone", "saturated"
 _WARM_UP_STEPS = 4
-
-
-def ttft_name(tokens: int) -> str:
-    return f"first token of {tokens}"
 
 
 def run(stage: Stage, model_name: str) -> None:
     stepper = stage.attempt("load", lambda: _load(stage, model_name))
     if stepper is None:
         return
-    stage.attempt(ALONE, lambda: _alone(stage, stepper))
+    stage.attempt(EAGER, lambda: alone(stage, stepper, EAGER))
+    stage.attempt("steps recorded", lambda: _record(stage, stepper))
+    stage.attempt(ALONE, lambda: alone(stage, stepper, ALONE))
     for tokens in stage.scale.ttft_tokens:
-        stage.attempt(ttft_name(tokens), partial(_first_token, stage, stepper, tokens))
+        stage.attempt(names.ttft(tokens), partial(_first_token, stage, stepper, tokens))
     stage.attempt(SATURATED, lambda: _saturated(stage, stepper))
 
 
 def _load(stage: Stage, model_name: str) -> Stepper:
+    """The model with its KV memory, without CUDA graphs."""
     scale = stage.scale
     longest = max(scale.prompt_tokens + scale.output_tokens, *(tokens + 64 for tokens in scale.ttft_tokens))
     started = time.perf_counter()
@@ -54,8 +58,25 @@ def _load(stage: Stage, model_name: str) -> Stepper:
     read = weights_per_step(model.config) * scale.dtypes[0].itemsize
     stage.measured(WEIGHTS, read / 1e9, "GB")
     stage.measured("weights made", loaded - started, "s")
-    stage.measured("KV made and steps recorded", time.perf_counter() - loaded, "s")
+    stage.measured("KV made", time.perf_counter() - loaded, "s")
     return stepper
+
+
+def _record(stage: Stage, stepper: Stepper) -> None:
+    """Capture the graphs. What follows runs without them where that fails."""
+    started, before = time.perf_counter(), device_bytes(stage)
+    stepper.record()
+    stage.synchronize()
+    stage.measured("steps recorded", time.perf_counter() - started, "s")
+    stage.measured("memory of graphs", (device_bytes(stage) - before) / 2**30, "GiB")
+
+
+def device_bytes(stage: Stage) -> int:
+    """Bytes of the device in use, by all that uses it."""
+    if not stage.on_gpu:
+        return 0
+    free_bytes, total_bytes = torch.cuda.mem_get_info(stage.device)
+    return total_bytes - free_bytes
 
 
 def _prompt(stage: Stage, stepper: Stepper, tokens: int) -> list[int]:
@@ -63,16 +84,18 @@ def _prompt(stage: Stage, stepper: Stepper, tokens: int) -> list[int]:
     return stage.rng.choices(range(stepper.model.config.vocab_size), k=tokens)
 
 
-def _alone(stage: Stage, stepper: Stepper) -> None:
+def alone(stage: Stage, stepper: Stepper, name: str) -> None:
+    """Tokens a second of one request."""
     steps = stage.scale.decode_steps
-    stepper.add(_prompt(stage, stepper, min(128, stage.scale.prompt_tokens)), steps + 2 * _WARM_UP_STEPS)
+    stepper.add(_prompt(stage, stepper, min(128, stage.scale.prompt_tokens)), steps + 2 * _WARM_UP_STEPS + STEPS)
     for _ in range(_WARM_UP_STEPS):
         stepper.step()
     stepper.clock = DeviceClock() if stage.on_gpu else None
     times, seconds = _timed_steps(stepper, steps)
     tokens = sum(len(delta.token_ids) for each in times for delta in each.landed)
-    stage.measured(ALONE, tokens / seconds, "tok/s", f"{seconds / len(times) * 1e3:.2f} ms a step")
-    _note_host(stage, stepper, ALONE, times)
+    stage.measured(name, tokens / seconds, "tok/s", f"{seconds / len(times) * 1e3:.2f} ms a step")
+    _note_host(stage, stepper, name, times)
+    profile_steps(stage, name, stepper.step)
     stepper.drain()
 
 
@@ -104,7 +127,7 @@ def _first_token(stage: Stage, stepper: Stepper, tokens: int) -> None:
             pass
         milliseconds.append((time.perf_counter() - started) * 1e3)
         stepper.drain()
-    stage.measured(ttft_name(tokens), statistics.median(milliseconds[1:]), "ms")
+    stage.measured(names.ttft(tokens), statistics.median(milliseconds[1:]), "ms")
 
 
 def _landed(stepper: Stepper) -> list[TokenDelta]:
@@ -140,6 +163,7 @@ def _saturated(stage: Stage, stepper: Stepper) -> None:
     mixed = sum(each.tokens > each.rows for each in all_times) / len(all_times)
     stage.measured("saturated: steps with prompts", mixed, "of all")
     _note_host(stage, stepper, SATURATED, all_times)
+    profile_steps(stage, SATURATED, lambda: _step_and_refill(stage, stepper))
     stepper.drain()
 
 

@@ -117,6 +117,7 @@ def _check_text(
         step_tokens=512,
         chunk_tokens=toggle.chunk_tokens,
     )
+    stepper.record()
     with torch.inference_mode():
         stepper.runner._kv.fill_(torch.nan)
     wrong = []

@@ -2,10 +2,10 @@
 
 import torch
 
+from benchmarks.gpu.names import COPY, MATMUL
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.timing import median_ms
 
-COPY, MATMUL = "copy", "bf16 matmul"
 _SETS = 3
 
 

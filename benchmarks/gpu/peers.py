@@ -14,18 +14,17 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.models import SHAPES
+from benchmarks.gpu.names import PEER_ALONE, PEER_CONTINUOUS, PEER_STATIC
 from benchmarks.gpu.stage import Stage
-
-STATIC, CONTINUOUS, ALONE = "transformers static batch", "transformers continuous batching", "transformers alone"
 
 
 def run(stage: Stage, model_name: str) -> None:
     model = stage.attempt("load", lambda: load_peer(SHAPES[model_name], stage))
     if model is None:
         return
-    _where_it_runs(stage, ALONE, lambda: _static(stage, ALONE, model, 1))
-    _where_it_runs(stage, STATIC, lambda: _largest_static(stage, model))
-    _where_it_runs(stage, CONTINUOUS, lambda: _continuous(stage, model))
+    _where_it_runs(stage, PEER_ALONE, lambda: _static(stage, PEER_ALONE, model, 1))
+    _where_it_runs(stage, PEER_STATIC, lambda: _largest_static(stage, model))
+    _where_it_runs(stage, PEER_CONTINUOUS, lambda: _continuous(stage, model))
 
 
 def _where_it_runs(stage: Stage, name: str, work: Callable[[], None]) -> None:
@@ -66,7 +65,7 @@ def _largest_static(stage: Stage, model: Any) -> None:
     batch = stage.scale.slots
     while True:
         try:
-            _static(stage, STATIC, model, batch)
+            _static(stage, PEER_STATIC, model, batch)
             return
         except torch.OutOfMemoryError:
             if batch == 1:
@@ -96,7 +95,7 @@ def _static(stage: Stage, name: str, model: Any, batch: int) -> None:
     steps = [after - before for before, after in zip(ends.times, ends.times[1:], strict=False)]
     prefill_s, step_s = ends.times[0] - began, statistics.median(steps)
     rate = output_rate(batch, stage.scale.output_tokens, prefill_s, step_s)
-    if name == ALONE:
+    if name == PEER_ALONE:
         stage.measured(name, 1 / step_s, "tok/s", f"{step_s * 1e3:.2f} ms a step, first call")
     else:
         stage.measured(name, rate, "tok/s", f"batch {batch}, prefill {prefill_s:.2f} s, step {step_s * 1e3:.1f} ms")
@@ -130,7 +129,7 @@ def _continuous(stage: Stage, model: Any) -> None:
     step_s = statistics.median(_last_steps(each.timestamps) for each in outputs)
     rate = output_rate(batch, stage.scale.output_tokens, prefill_s, step_s)
     detail = f"{batch} requests, prefill {prefill_s:.2f} s, step {step_s * 1e3:.1f} ms"
-    stage.measured(CONTINUOUS, rate, "tok/s", detail)
+    stage.measured(PEER_CONTINUOUS, rate, "tok/s", detail)
 
 
 def _last_steps(timestamps: list[float]) -> float:

@@ -9,13 +9,9 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks.gpu import end_to_end, limits, peers
-from benchmarks.gpu.attention import decode_name, extend_name
+from benchmarks.gpu import names
 from benchmarks.gpu.scale import Scale
 from benchmarks.gpu.stage import Outcome
-
-LIMITS, ATTENTION, SERVED, PEER = "limits", "attention", "serve", "transformers"
-"""Names of stages that are looked up here; those of one model have its name behind."""
 
 _LARGEST = "llama-3.1-8b"
 _DECODE_FROM = (8, 8192)
@@ -55,50 +51,42 @@ class Figures:
         return "" if outcome is None else f"{outcome.value:.4g} {outcome.unit}"
 
 
-def served(model: str) -> str:
-    return f"{SERVED} {model}"
-
-
-def peer(model: str) -> str:
-    return f"{PEER} {model}"
-
-
 def rows_of(figures: Figures, scale: Scale) -> Iterator[Row]:
     """Every ratio of the run."""
-    copy, matmul = figures.value(LIMITS, limits.COPY), figures.value(LIMITS, limits.MATMUL)
+    copy, matmul = figures.value(names.LIMITS, names.COPY), figures.value(names.LIMITS, names.MATMUL)
     for context in scale.decode_contexts:
         for batch in scale.decode_batches:
-            name = decode_name(batch, context)
+            name = names.decode(batch, context)
             bound = batch >= _DECODE_FROM[0] and context >= _DECODE_FROM[1]
-            share = _over(figures.value(ATTENTION, name), copy)
-            yield Row(f"{name}, of copy", figures.shown(ATTENTION, name), share, 0.80 if bound else None)
+            share = _over(figures.value(names.ATTENTION, name), copy)
+            yield Row(f"{name}, of copy", figures.shown(names.ATTENTION, name), share, 0.80 if bound else None)
     for tokens in scale.extend_tokens:
         for earlier in (0, scale.extend_tokens[-1]):
-            name = extend_name(tokens, earlier)
-            share = _over(figures.value(ATTENTION, name), matmul)
+            name = names.extend(tokens, earlier)
+            share = _over(figures.value(names.ATTENTION, name), matmul)
             expected = 0.55 if tokens == 8192 else None
-            yield Row(f"{name}, of matmul", figures.shown(ATTENTION, name), share, expected)
+            yield Row(f"{name}, of matmul", figures.shown(names.ATTENTION, name), share, expected)
     for model in scale.models:
         yield from _rows_of_model(figures, model, copy, scale)
 
 
 def _rows_of_model(figures: Figures, model: str, copy: float | None, scale: Scale) -> Iterator[Row]:
-    ours, theirs = served(model), peer(model)
-    alone = figures.value(ours, end_to_end.ALONE)
-    most = _over(copy, figures.value(ours, end_to_end.WEIGHTS))
-    shown = figures.shown(ours, end_to_end.ALONE)
+    ours, theirs = names.served(model), names.peer(model)
+    alone = figures.value(ours, names.ALONE)
+    most = _over(copy, figures.value(ours, names.WEIGHTS))
+    shown = figures.shown(ours, names.ALONE)
     yield Row(f"{model}, alone, of copy rate / weight bytes", shown, _over(alone, most), 0.70)
-    yield Row(f"{model}, alone, over transformers", shown, _over(alone, figures.value(theirs, peers.ALONE)), None)
+    yield Row(f"{model}, alone, over transformers", shown, _over(alone, figures.value(theirs, names.PEER_ALONE)), None)
     for tokens in scale.ttft_tokens:
-        name = end_to_end.ttft_name(tokens)
+        name = names.ttft(tokens)
         yield Row(f"{model}, {name}, ms", figures.shown(ours, name), figures.value(ours, name), None)
     largest = model == _LARGEST
-    saturated, shown = figures.value(ours, end_to_end.SATURATED), figures.shown(ours, end_to_end.SATURATED)
+    saturated, shown = figures.value(ours, names.SATURATED), figures.shown(ours, names.SATURATED)
     yield Row(f"{model}, saturated, tok/s", shown, saturated, 6500 if largest else None)
-    for name, expected in ((peers.STATIC, 5.0 if largest else None), (peers.CONTINUOUS, None)):
+    for name, expected in ((names.PEER_STATIC, 5.0 if largest else None), (names.PEER_CONTINUOUS, None)):
         value = figures.value(theirs, name)
         yield Row(f"{model}, saturated, over {name}", figures.shown(theirs, name), _over(saturated, value), expected)
-    for name in (end_to_end.ALONE, end_to_end.SATURATED):
+    for name in (names.ALONE, names.SATURATED):
         for part in ("host", "device idle"):
             full = f"{name}: {part}"
             yield Row(f"{model}, {full}", figures.shown(ours, full), figures.value(ours, full), None)

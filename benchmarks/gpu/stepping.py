@@ -19,7 +19,7 @@ from engine.scheduling.scheduler import Scheduler
 from kernels.triton.step_ops import TritonStepOps
 
 _CLASS = ServiceClass("benchmark", priority=0)
-"""One class: nothing is reserved, and no step is kept short for anybody."""
+"""One class: nothing is reserved, and no step is shortened for a deadline."""
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
@@ -72,7 +72,7 @@ class DeviceClock:
 
 
 class Stepper:
-    """Requests of one model on one device. Decode steps are replayed where there are CUDA graphs, or as `capture` says.
+    """Requests of one model on one device. Decode steps are replayed as `capture` says, or after `record`.
 
     `clock`: None, or what the steps to come are timed with.
     """
@@ -98,8 +98,6 @@ class Stepper:
         self.model = model
         self.pool = BlockPool(num_blocks)
         self.runner = DeviceRunner(model, TritonStepOps(), num_blocks=num_blocks, num_slots=slots, max_model_len=window)
-        if capture is None and model.ops.device.type == "cuda":
-            capture = CudaCapture()
         if capture is not None:
             self.runner.capture_graphs(capture)
         self.scheduler = Scheduler(config, KVCacheManager(self.pool), window)
@@ -107,6 +105,11 @@ class Stepper:
         self.clock: DeviceClock | None = None
         self._flights: deque[_Flight] = deque()
         self._arrivals = 0
+
+    def record(self) -> None:
+        """Capture CUDA graphs of the decode steps; nothing may be in flight. Does nothing without a GPU."""
+        if self.model.ops.device.type == "cuda":
+            self.runner.capture_graphs(CudaCapture())
 
     def add(self, prompt: Sequence[int], max_tokens: int, params: SamplingParams = GREEDY, seed: int = 0) -> Request:
         request = Request(

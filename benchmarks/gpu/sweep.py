@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from triton.runtime.errors import OutOfResources
 
-from benchmarks.gpu import attention
+from benchmarks.gpu import attention, names
 from benchmarks.gpu.checks import TOLERANCE, worst_row_error
 from benchmarks.gpu.checks.attention import attended, expected_of, rows_of
 from benchmarks.gpu.paged import make_step
@@ -41,7 +41,7 @@ def _sweep_decode(stage: Stage) -> None:
     bytes_read = attention.kv_bytes(batch, context, stage.scale.attention_heads)
     _measure(
         stage,
-        attention.decode_name(batch, context),
+        names.decode(batch, context),
         list(_decode_tiles(stage)),
         lambda: bytes_read / replayed_ms(works, stage.device, stage.scale.repeats) / 1e6,
         "GB/s",
@@ -54,7 +54,7 @@ def _sweep_extend(stage: Stage) -> None:
     operations = attention.extend_flop(_EXTEND_ROWS, tokens, 0, stage.scale.attention_heads)
     _measure(
         stage,
-        attention.extend_name(tokens, 0),
+        names.extend(tokens, 0),
         list(_extend_tiles(stage)),
         lambda: operations / median_ms(works, stage.device, stage.scale.repeats) / 1e9,
         "TFLOP/s",

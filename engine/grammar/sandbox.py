@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from engine.grammar import sandbox_program
 from engine.grammar.error_messages import message_for_author
-from engine.grammar.spec import GrammarRefused, GrammarSpec
+from engine.grammar.spec import GrammarRefused, GrammarSpec, SandboxFailed
 from engine.grammar.vocabulary import LibraryVocabulary
 
 MEMORY_BYTES = 1 << 30
@@ -26,10 +26,6 @@ IDLE_SECONDS = 60
 
 _START_SECONDS = 60.0
 """Timeout of the start: importing the library and opening the tokenizer, about half a second on an idle machine."""
-
-
-class SandboxFailed(RuntimeError):
-    """The sandbox process could not be started; no grammar can be compiled at the moment."""
 
 
 class SandboxExited(RuntimeError):

@@ -20,6 +20,10 @@ class GrammarRefused(ValueError):
     """A grammar that cannot be enforced. The message names the unsupported part or the exceeded limit."""
 
 
+class SandboxFailed(RuntimeError):
+    """The sandbox process could not be started; no grammar can be compiled at the moment."""
+
+
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
     """`source` is JSON for a schema, a JSON array of strings for a choice, else the text as the client wrote it.

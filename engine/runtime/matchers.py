@@ -1,17 +1,19 @@
 """Compiles the grammar of a request and assigns a matcher to each of its choices."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from engine.errors import EngineError, InvalidParameter, TooManyGrammars
 from engine.grammar.after_reasoning import AfterReasoning
-from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.matcher import GrammarMatcher
-from engine.grammar.sandbox import SandboxFailed
-from engine.grammar.spec import GrammarRefused, GrammarSpec
+from engine.grammar.spec import GrammarRefused, GrammarSpec, SandboxFailed
 from engine.grammar.tenant_queues import QueueFull
 from engine.request import Request
 from engine.runtime.futures import outcome_of
 from engine.runtime.model_loading import ServedModel
+
+if TYPE_CHECKING:
+    from engine.grammar.compiler import GrammarCompiler
 
 
 async def assign_matchers(served: ServedModel, grammar: GrammarSpec, requests: Sequence[Request]) -> None:
@@ -60,7 +62,7 @@ def _after_reasoning(
 
 
 async def _refusal(
-    grammars: GrammarCompiler, grammar: GrammarSpec, tenant: str, error: GrammarRefused
+    grammars: "GrammarCompiler", grammar: GrammarSpec, tenant: str, error: GrammarRefused
 ) -> InvalidParameter:
     """The error of a grammar that cannot be enforced; names the first part that fails on its own, if any."""
     for part in grammar.parts:

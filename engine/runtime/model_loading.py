@@ -14,8 +14,6 @@ from engine.checkpoints.version import checkpoint_version
 from engine.config import EngineConfig
 from engine.errors import OutOfDeviceMemory
 from engine.execution.runner import ModelRunner
-from engine.grammar.compiler import GrammarCompiler
-from engine.grammar.vocabulary import LibraryVocabulary
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.memory.kv_memory import (
@@ -49,6 +47,7 @@ from kernels.cpu.native_ops import NativeOps
 from kernels.dispatch import select_step_ops
 
 if TYPE_CHECKING:
+    from engine.grammar.compiler import GrammarCompiler
     from engine.models.transformer import Transformer
     from kernels.ops import Ops
 
@@ -77,7 +76,7 @@ class ServedModel:
     eos_token_ids: tuple[int, ...]
     created: int
     version: str
-    grammars: GrammarCompiler | None = None
+    grammars: "GrammarCompiler | None" = None
     """None: structured output is not supported with this model."""
     prefix_cache: bool = True
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
@@ -263,10 +262,14 @@ def _runner(
     return place(on_gpu, step_ops, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
 
 
-def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ...]) -> GrammarCompiler | None:
+def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "GrammarCompiler | None":
     """None for a model without an end token: it could not signal that the text is complete."""
     if not eos_token_ids:
         return None
+    # Imported for models that take grammars: a machine for kernels alone has no llguidance.
+    from engine.grammar.compiler import GrammarCompiler
+    from engine.grammar.vocabulary import LibraryVocabulary
+
     return GrammarCompiler(lambda: LibraryVocabulary.of(text.tokenizer, vocab_size, eos_token_ids))
 
 

@@ -13,13 +13,15 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'turnpike[gpu]'")
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import attention, end_to_end, golden, limits, peers, report, sweep
+from benchmarks.gpu import attention, end_to_end, golden, limits, names, peers, profile, report, smoke, sweep
 from benchmarks.gpu.checks import attention as attention_checks
 from benchmarks.gpu.checks import elementwise, graphs, sampling, share_that_differs, step, worst_row_error
+from benchmarks.gpu.kinds import KINDS, Kind, together
 from benchmarks.gpu.models import SHAPES, weight_count, weights_per_step
 from benchmarks.gpu.paged import Heads
 from benchmarks.gpu.scale import FULL, SMALL
 from benchmarks.gpu.stage import Outcome, Stage, Status, read_outcomes
+from benchmarks.gpu.stepping import Stepper
 from engine.checkpoints.huggingface.config import config_from_json
 from kernels.ops import KVScales
 from kernels.triton import tuning
@@ -74,7 +76,7 @@ def test_limits_and_attention_are_measured(stage: Stage) -> None:
     attention.run(stage)
     by_status = {status: [each.name for each in stage.outcomes if each.status == status] for status in ("measured",)}
     assert len(by_status["measured"]) == len(stage.outcomes) - 1
-    assert [each.name for each in stage.outcomes if each.status == "skipped"] == [attention.decode_name(2, 600)]
+    assert [each.name for each in stage.outcomes if each.status == "skipped"] == [names.decode(2, 600)]
     assert all(outcome.value for outcome in stage.outcomes if outcome.status == "measured")
 
 
@@ -90,14 +92,39 @@ def test_candidates_are_checked_and_the_shipped_tile_comes_back(stage: Stage) ->
 def test_a_model_is_served_from_the_first_step_to_saturation(stage: Stage) -> None:
     end_to_end.run(stage, "tiny")
     assert_all(stage, "measured", 10)
-    names = [outcome.name for outcome in stage.outcomes]
-    assert {end_to_end.ALONE, end_to_end.SATURATED, end_to_end.ttft_name(12)} <= set(names)
+    measured_names = {outcome.name for outcome in stage.outcomes}
+    assert {names.ALONE, names.SATURATED, names.ttft(12)} <= measured_names
+
+
+def test_the_smoke_compares_replayed_text_with_launched_text(stage: Stage) -> None:
+    smoke.run(stage, rerun)
+    assert [(each.name, each.status) for each in stage.outcomes] == [
+        ("first text", "measured"),
+        ("first graphs", "measured"),
+        ("first replay", "measured"),
+        ("first replay: tokens that differ", "passed"),
+    ]
+
+
+def test_graphs_that_cannot_be_captured_leave_a_figure(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(stepper: Stepper) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(Stepper, "record", fails)
+    end_to_end.run(stage, "tiny")
+    status = {each.name: each.status for each in stage.outcomes}
+    assert status["steps recorded"] == "failed"
+    assert {status[name] for name in (names.EAGER, names.ALONE, names.SATURATED)} == {"measured"}
+
+
+def test_idle_time_between_kernels() -> None:
+    assert profile._idle([(0.0, 4.0, "a"), (1.0, 2.0, "b"), (6.0, 7.0, "a"), (6.5, 9.0, "c")]) == 2.0
 
 
 def test_transformers_runs_the_same_work(stage: Stage) -> None:
     model = peers.load_peer(SHAPES["tiny"], stage)
     assert sum(each.numel() for each in model.parameters()) == weight_count(config_from_json(SHAPES["tiny"]))
-    peers._static(stage, peers.STATIC, model, SMALL.slots)
+    peers._static(stage, names.PEER_STATIC, model, SMALL.slots)
     assert_all(stage, "measured", 1)
 
 
@@ -162,30 +189,30 @@ def measured(stage: str, name: str, value: float) -> Outcome:
 
 
 def full_run() -> list[Outcome]:
-    served, peer = report.served("llama-3.1-8b"), report.peer("llama-3.1-8b")
+    served, peer = names.served("llama-3.1-8b"), names.peer("llama-3.1-8b")
     return [
-        measured("limits", limits.COPY, 4000.0),
-        measured("limits", limits.MATMUL, 800.0),
-        measured("attention", attention.decode_name(8, 8192), 3400.0),
-        measured("attention", attention.decode_name(64, 8192), 2000.0),
-        measured("attention", attention.extend_name(8192, 0), 480.0),
-        measured(served, end_to_end.WEIGHTS, 16.0),
-        measured(served, end_to_end.ALONE, 200.0),
-        measured(served, end_to_end.SATURATED, 7000.0),
-        measured(peer, peers.STATIC, 2000.0),
+        measured("limits", names.COPY, 4000.0),
+        measured("limits", names.MATMUL, 800.0),
+        measured("attention", names.decode(8, 8192), 3400.0),
+        measured("attention", names.decode(64, 8192), 2000.0),
+        measured("attention", names.extend(8192, 0), 480.0),
+        measured(served, names.WEIGHTS, 16.0),
+        measured(served, names.ALONE, 200.0),
+        measured(served, names.SATURATED, 7000.0),
+        measured(peer, names.PEER_STATIC, 2000.0),
     ]
 
 
 def test_the_report_sets_figures_against_limits() -> None:
     rows = {row.name: row for row in report.rows_of(report.Figures(full_run()), FULL)}
-    decode = rows[f"{attention.decode_name(8, 8192)}, of copy"]
+    decode = rows[f"{names.decode(8, 8192)}, of copy"]
     assert (decode.ratio, decode.expected, decode.verdict) == (0.85, 0.80, "as expected")
-    assert rows[f"{attention.decode_name(64, 8192)}, of copy"].verdict == "BELOW"
-    assert rows[f"{attention.decode_name(1, 8192)}, of copy"].verdict == "not measured"
-    assert rows[f"{attention.extend_name(8192, 0)}, of matmul"].ratio == pytest.approx(0.6)
+    assert rows[f"{names.decode(64, 8192)}, of copy"].verdict == "BELOW"
+    assert rows[f"{names.decode(1, 8192)}, of copy"].verdict == "not measured"
+    assert rows[f"{names.extend(8192, 0)}, of matmul"].ratio == pytest.approx(0.6)
     assert rows["llama-3.1-8b, alone, of copy rate / weight bytes"].ratio == pytest.approx(0.8)
     assert rows["llama-3.1-8b, saturated, tok/s"].verdict == "as expected"
-    static = rows[f"llama-3.1-8b, saturated, over {peers.STATIC}"]
+    static = rows[f"llama-3.1-8b, saturated, over {names.PEER_STATIC}"]
     assert (static.ratio, static.verdict) == (3.5, "BELOW")
 
 
@@ -217,22 +244,20 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 def test_stages_fit_the_time_of_a_run() -> None:
-    kinds = list(gpu._stages().values())
-    alone = sum(kind.seconds for kind in kinds if not kind.checks)
-    together = max(kind.seconds for kind in kinds if kind.checks)
-    assert alone + together <= gpu._WHOLE_RUN_S
+    planned_s = sum(max(kind.seconds for kind in group) for group in together(KINDS))
+    assert planned_s <= gpu.WHOLE_RUN_S
 
 
 def test_what_transformers_cannot_do_is_no_failure(stage: Stage) -> None:
     def unsupported() -> None:
         raise ValueError("this attention does not run in blocks")
 
-    peers._where_it_runs(stage, peers.CONTINUOUS, unsupported)
+    peers._where_it_runs(stage, names.PEER_CONTINUOUS, unsupported)
     assert_all(stage, "skipped", 1)
 
 
 def test_a_stage_that_does_not_end_is_stopped(tmp_path: Path) -> None:
-    kind = gpu._Kind("endless", 1, lambda stage: None)
+    kind = Kind("endless", 1, "none")
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     outcomes = gpu._finish(kind, process, deadline=0, file=tmp_path / "none")
     assert [(each.name, each.status) for each in outcomes] == [("the stage", "failed")]
@@ -253,13 +278,15 @@ while sys.argv[1] in ("b", "c") and not ((there / "b").exists() and (there / "c"
 sys.exit(3 if sys.argv[1] == "d" else 0)
 """
 
-    def start(kind: gpu._Kind, seconds: float, seed: int, file: Path) -> subprocess.Popen[bytes]:
+    def start(kind: Kind, seconds: float, seed: int, file: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", program, kind.name, str(file), str(tmp_path)]
         return subprocess.Popen(command, start_new_session=True)
 
     monkeypatch.setattr(gpu, "_start", start)
-    kinds = [gpu._Kind(name, 60, lambda stage: None, checks=name in "bc") for name in "abcd"]
-    outcomes = gpu._run_all(kinds, 1, tmp_path)
+    kinds = [Kind(name, 60, "none", checks=name in "bc") for name in "abcd"]
+    reported: list[int] = []
+    outcomes = gpu._run_all(kinds, 1, tmp_path, 300, lambda outcomes: reported.append(len(outcomes)))
+    assert reported == [1, 3, 5], "the report is written after every stage"
     assert [(each.stage, each.status) for each in outcomes] == [
         *((name, "measured") for name in "abcd"),
         ("d", "failed"),

@@ -34,6 +34,8 @@ def _check(stage: Stage, capture: Capture | None) -> None:
         step_tokens=_WINDOW,
         capture=capture,
     )
+    if capture is None:
+        stepper.record()
     for _ in range(slots):
         tokens = int(torch.randint(1, chunk, (1,), generator=stage.generator, device=stage.device))
         prompt = torch.randint(0, model.config.vocab_size, (tokens,), generator=stage.generator, device=stage.device)

@@ -1,0 +1,27 @@
+"""Names of stages and of measurements, for the stages and for the report. Needs no Triton."""
+
+LIMITS, SMOKE, ATTENTION, SWEEP = "limits", "smoke", "attention", "sweep"
+COPY, MATMUL = "copy", "bf16 matmul"
+WEIGHTS, ALONE, EAGER, SATURATED = "weights read a step", "alone", "alone without graphs", "saturated"
+PEER_STATIC, PEER_CONTINUOUS = "transformers static batch", "transformers continuous batching"
+PEER_ALONE = "transformers alone"
+
+
+def served(model: str) -> str:
+    return f"serve {model}"
+
+
+def peer(model: str) -> str:
+    return f"transformers {model}"
+
+
+def ttft(tokens: int) -> str:
+    return f"first token of {tokens}"
+
+
+def decode(batch: int, context: int) -> str:
+    return f"decode attention, batch {batch}, context {context}"
+
+
+def extend(tokens: int, earlier: int) -> str:
+    return f"extend attention, {tokens} tokens behind {earlier}"
