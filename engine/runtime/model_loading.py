@@ -259,7 +259,10 @@ def _runner(
 
     on_gpu = _on_gpu(model)
     step_ops = select_step_ops(on_gpu.ops)
-    return place(on_gpu, step_ops, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+    try:
+        return place(on_gpu, step_ops, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+    except OutOfDeviceMemory as error:
+        raise InsufficientMemory(f"the GPU has no room for the KV memory and CUDA graphs: {error}") from error
 
 
 def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "GrammarCompiler | None":

@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from engine.errors import DeviceLost
+from engine.execution.device.faults import device_errors
 from engine.execution.device.inputs import StepInputs
 from engine.execution.device.staging import Fence
 from engine.execution.logprobs import Scores
@@ -49,10 +48,8 @@ class DeviceStep:
         Raises:
             DeviceLost: this step, or an earlier one, broke the device.
         """
-        try:
+        with device_errors():
             self.fence.synchronize()
-        except torch.AcceleratorError as error:
-            raise DeviceLost(str(error)) from error
         rows = self.inputs.rows
         tokens, finite = self.tokens.tolist(), self.finite.tolist()
         logprobs: list[TokenLogprob | None] = [None] * len(tokens)

@@ -1,10 +1,12 @@
 """Places a model on a GPU: measures the memory of its largest steps, which determines the KV memory."""
 
+import logging
 from collections.abc import Callable
 
 import torch
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.execution.device.faults import device_errors
 from engine.execution.device.graphs import CudaCapture, row_sizes
 from engine.execution.device.runner import DeviceRunner
 from engine.memory.kv_memory import DeviceMemory
@@ -12,6 +14,8 @@ from engine.models.transformer import Transformer
 from engine.request import MAX_TOP_LOGPROBS, PREMIUM, Request, SamplingParams
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.step import StepOps
+
+logger = logging.getLogger(__name__)
 
 _EVERYTHING = SamplingParams(
     top_p=0.5, presence_penalty=1.0, logprobs=MAX_TOP_LOGPROBS, prompt_logprobs=MAX_TOP_LOGPROBS
@@ -35,7 +39,8 @@ def measure_memory(model: Transformer, step_ops: StepOps, config: SchedulerConfi
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    step_bytes = with_steps(decode=False) + with_steps(decode=True)
+    with device_errors():
+        step_bytes = with_steps(decode=False) + with_steps(decode=True)
     torch.cuda.empty_cache()
     return DeviceMemory(total_bytes, total_bytes - free_bytes, step_bytes)
 
@@ -56,9 +61,23 @@ def run_largest_step(
 def place(
     model: Transformer, step_ops: StepOps, *, num_blocks: int, num_slots: int, max_model_len: int
 ) -> DeviceRunner:
-    """A runner on the model's GPU, with its graphs captured."""
-    runner = DeviceRunner(model, step_ops, num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
-    runner.capture_graphs(CudaCapture())
+    """A runner on the model's GPU, with its graphs captured.
+
+    A capture that fails costs speed alone: steps are then launched kernel by kernel.
+
+    Raises:
+        OutOfDeviceMemory: the KV memory or the graphs do not fit.
+        DeviceLost: the capture broke the device.
+    """
+    with device_errors():
+        runner = DeviceRunner(model, step_ops, num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
+        try:
+            runner.capture_graphs(CudaCapture())
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            torch.cuda.synchronize(model.ops.device)  # fails if the device is lost
+            logger.warning("CUDA graphs cannot be captured, so each step costs milliseconds of launches: %s", error)
     return runner
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.errors import DeviceLost, OutOfDeviceMemory
 from engine.execution.device.draws import Draws
+from engine.execution.device.faults import device_errors
 from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, padding_rows, replayed_shape
 from engine.execution.device.logprobs import measure, on_host, to_host
+from engine.execution.device.outputs import Forwarded, SharedOutputs
 from engine.execution.device.pending import DeviceStep, PromptScores
 from engine.execution.device.pooling import DeviceSums
 from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn, SamplingNeeds, sampling_needs
@@ -23,18 +24,8 @@ from engine.scheduling.plan import BlockCopy, StepPlan
 from kernels.layout import BLOCK_TOKENS
 from kernels.step import StepOps, StepShape, StepTensors
 
-
-@dataclass(frozen=True, slots=True)
-class Forwarded:
-    """The outputs of the model for a step.
-
-    hidden: [T, H]. finite: bool [D], whether the hidden states of each draw's row are. logits: float32 [D, V].
-    """
-
-    draws: Draws
-    hidden: Tensor
-    finite: Tensor
-    logits: Tensor
+_SHARED = 4
+"""Contexts of replayed steps may add up to this multiple of the KV memory: rows that share a prefix count it each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ class DeviceRunner:
         self._model, self._ops, self._step_ops = model, model.ops, step_ops
         self._device = model.ops.device
         self._num_slots = num_slots
-        self._context_tokens = min(num_blocks * BLOCK_TOKENS, num_slots * max_model_len)
+        self._context_tokens = min(_SHARED * num_blocks * BLOCK_TOKENS, num_slots * max_model_len)
         self._new_fence = fences_of(self._device)
         with torch.inference_mode():
             self._kv = model.allocate_kv(num_blocks)
@@ -87,14 +78,19 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def capture_graphs(self, capture: Capture) -> None:
-        """Capture decode steps of all sizes. Called once, between steps."""
+        """Capture decode steps of all sizes. Called once, between steps. If it fails, no step is replayed."""
         sizes = GraphSizes(row_sizes(self._num_slots), (1,), self._context_tokens)
         tokens = max(key.rows * key.tokens_each for key in sizes.keys)
         tensors = StepTensors.empty(sizes.rows[-1], tokens, self._device)
+        graphs: dict[GraphKey, ReplayedStep] = {}
+        outputs: SharedOutputs | None = None
         for key in sizes.keys:
             self._slots.load((), padding_rows(key))
-            self._graphs[key] = self._capture(capture, tensors, replayed_shape(key, sizes))
-        self._graph_sizes = sizes
+            shape = replayed_shape(key, sizes)
+            own = tensors.first(shape.rows, shape.tokens)
+            outputs = outputs or SharedOutputs(self._forward(own, shape))
+            graphs[key] = self._capture(capture, own, shape, outputs)
+        self._graphs, self._graph_sizes = graphs, sizes
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> DeviceStep:
@@ -104,12 +100,8 @@ class DeviceRunner:
             OutOfDeviceMemory: the step does not fit. A step of the same requests may follow.
             DeviceLost: an earlier step broke the device, or this launch did.
         """
-        try:
+        with device_errors():
             return self._launch(plan)
-        except torch.OutOfMemoryError as error:
-            raise OutOfDeviceMemory(str(error)) from error
-        except torch.AcceleratorError as error:
-            raise DeviceLost(str(error)) from error
 
     def _launch(self, plan: StepPlan) -> DeviceStep:
         inputs = arrange(plan.rows, self._graph_sizes)
@@ -143,10 +135,11 @@ class DeviceRunner:
         fence.record()
         return step
 
-    def _capture(self, capture: Capture, tensors: StepTensors, shape: StepShape) -> ReplayedStep:
+    def _capture(
+        self, capture: Capture, tensors: StepTensors, shape: StepShape, outputs: SharedOutputs
+    ) -> ReplayedStep:
         """Capture a step of `shape` over `tensors`, sampled by the slots' columns alone."""
-        own = tensors.first(shape.rows, shape.tokens)
-        forward = capture(lambda: self._forward(own, shape))
+        forward = capture(lambda: outputs.keep(self._forward(tensors, shape)))
         forwarded = forward()
         return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
 

@@ -1,13 +1,18 @@
 """The steps that a GPU's memory is measured with are the largest there can be."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from engine.config import SchedulerConfig
-from engine.execution.device.placement import largest_step, run_largest_step
+from engine.errors import DeviceLost, OutOfDeviceMemory
+from engine.execution.device.faults import device_errors
+from engine.execution.device.placement import largest_step, place, run_largest_step
+from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.reference_step import ReferenceStepOps
-from tests.engine.execution.device.harness import load_reference
+from tests.engine.execution.device.harness import Output, load_reference, running_request
 
 CONFIG = SchedulerConfig(max_running=6, step_tokens=100, chunk_tokens=40)
 
@@ -33,3 +38,38 @@ def test_the_largest_decode_step_has_a_token_in_every_slot() -> None:
 @pytest.mark.parametrize("decode", [False, True])
 def test_the_largest_step_runs(tiny_folders: dict[str, Path], decode: bool) -> None:
     run_largest_step(load_reference(tiny_folders["llama"]), ReferenceStepOps(), CONFIG, 500, decode=decode)
+
+
+class FailingCapture:
+    def __call__(self, compute: Callable[[], Output]) -> Callable[[], Output]:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+
+def test_a_capture_that_fails_leaves_a_runner_without_graphs(
+    tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("engine.execution.device.placement.CudaCapture", FailingCapture)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    model = load_reference(tiny_folders["llama"])
+    runner = place(model, ReferenceStepOps(), num_blocks=8, num_slots=2, max_model_len=64)
+    assert "CUDA graphs cannot be captured" in caplog.text
+    request = running_request([5, 6, 7], 0, [0])
+    for start, tokens in ((0, 3), (3, 1)):
+        result = runner.execute(StepPlan(1, (ScheduledRow(request, start, tokens, True),))).result()
+        assert result.rows[0].token is not None
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("no room"), OutOfDeviceMemory),
+        (torch.AcceleratorError("an illegal memory access was encountered"), DeviceLost),
+        (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), DeviceLost),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), OutOfDeviceMemory),
+        (RuntimeError("shapes do not match"), RuntimeError),
+    ],
+)
+def test_errors_of_a_device_by_their_kind(error: Exception, expected: type[Exception]) -> None:
+    with pytest.raises(expected) as raised, device_errors():
+        raise error
+    assert type(raised.value) is expected

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from engine.errors import DeviceLost, OutOfDeviceMemory
+from engine.execution.device.outputs import Forwarded
 from engine.execution.device.runner import DeviceRunner
 from engine.models.transformer import Transformer
 from engine.request import Request, SamplingParams, TokenLogprob
@@ -118,6 +119,44 @@ def test_a_chain_of_steps_whose_results_nobody_has_read(model: Transformer, grap
     expected = harness.run()
     for row in range(3):
         assert [result.rows[row].token for result in results] == expected[str(row)].tokens
+
+
+def test_graphs_of_all_sizes_leave_their_outputs_in_the_same_memory(model: Transformer) -> None:
+    kept: list[Forwarded] = []
+
+    def capture(compute: Callable[[], Output]) -> Callable[[], Output]:
+        replay = rerun(compute)
+        if isinstance(first := replay(), Forwarded):
+            kept.append(first)
+        return replay
+
+    runner = DeviceRunner(model, ReferenceStepOps(), num_blocks=16, num_slots=4, max_model_len=200)
+    runner.capture_graphs(capture)
+    assert [len(each.logits) for each in kept] == [4, 2, 1]
+    for name in ("hidden", "finite", "logits"):
+        assert len({getattr(each, name).data_ptr() for each in kept}) == 1, name
+
+
+def test_rows_that_share_a_prefix_are_replayed_though_their_contexts_exceed_the_memory(model: Transformer) -> None:
+    runner = DeviceRunner(model, ReferenceStepOps(), num_blocks=8, num_slots=4, max_model_len=100)
+    replayed: list[str] = []
+
+    def capture(compute: Callable[[], Output]) -> Callable[[], Output]:
+        replay = rerun(compute)
+
+        def noted() -> Output:
+            replayed.append("")
+            return replay()
+
+        return noted
+
+    runner.capture_graphs(capture)
+    shared = [0, 1, 2, 3]
+    requests = [running_request(prompt(64 + 1), slot, [*shared, 4 + slot], GREEDY) for slot in range(4)]
+    runner.execute(_plan((requests[0], 0, 64, False))).result()
+    del replayed[:]
+    runner.execute(_plan(*((request, 64, 1, True) for request in requests))).result()
+    assert len(replayed) == 2, "4 x 65 tokens of context in a memory of 128"
 
 
 def test_steps_of_nothing_but_decoding_are_replayed(model: Transformer) -> None:
