@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from engine.request import MAX_RESERVED_FRACTION, PREMIUM, STANDARD, ServiceClass
 from engine.sampling_defaults import SamplingDefaults
@@ -25,6 +25,30 @@ Quantize = Literal["none", "int8", "int4"]
 GenerationConfig = Literal["auto", "off"]
 
 
+class StepSizes(NamedTuple):
+    """Sizes of a step: see `SchedulerConfig`."""
+
+    max_running: int
+    step_tokens: int
+    chunk_tokens: int
+
+
+CPU_SIZES = StepSizes(64, 512, 512)
+GPU_SIZES = StepSizes(128, 1024, 1024)
+LARGE_GPU_SIZES = StepSizes(256, 2048, 2048)
+_LARGE_GPU_BYTES = 40 << 30
+
+
+def step_sizes(gpu_bytes: int | None) -> StepSizes:
+    """Default sizes for a GPU with this much memory; None: for a CPU.
+
+    A GPU's matrix products reach their rate from about 2,048 rows on. A smaller card keeps its memory for KV.
+    """
+    if gpu_bytes is None:
+        return CPU_SIZES
+    return LARGE_GPU_SIZES if gpu_bytes >= _LARGE_GPU_BYTES else GPU_SIZES
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """`max_running`: sequence slots. `step_tokens`: tokens computed in a step at most, of which one request gets at
@@ -38,9 +62,9 @@ class SchedulerConfig:
         ValueError: a value is out of its range, or two classes share a name or priority.
     """
 
-    max_running: int = 64
-    step_tokens: int = 512
-    chunk_tokens: int = 512
+    max_running: int = CPU_SIZES.max_running
+    step_tokens: int = CPU_SIZES.step_tokens
+    chunk_tokens: int = CPU_SIZES.chunk_tokens
     classes: tuple[ServiceClass, ...] = (PREMIUM, STANDARD)
     tenant_cache_fraction: float = 0.5
     tenant_preemptions: int = 32

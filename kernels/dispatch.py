@@ -95,6 +95,15 @@ def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "O
     return TritonOps(device, getattr(torch, dtype or "bfloat16"), scales)
 
 
+def gpu_memory_bytes(device: Device = "auto") -> int | None:
+    """Memory of the GPU that `select_ops` takes for `device`; None if it takes the CPU, or raises."""
+    if device == "cpu" or missing_for_cuda():
+        return None
+    import torch
+
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+
+
 def missing_for_cuda() -> str | None:
     """The requirement that is missing to run kernels on a GPU; None if all are met."""
     if not has_cuda_driver():

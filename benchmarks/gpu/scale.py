@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.paged import Heads
+from engine.config import LARGE_GPU_SIZES
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +99,8 @@ FULL = Scale(
         ),
     ),
     models=("llama-3.2-1b", "llama-3.1-8b"),
-    slots=256,
-    step_tokens=2048,
+    slots=LARGE_GPU_SIZES.max_running,
+    step_tokens=LARGE_GPU_SIZES.step_tokens,
     prompt_tokens=1000,
     output_tokens=1000,
     steady_seconds=10.0,

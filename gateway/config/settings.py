@@ -181,7 +181,12 @@ class Settings(BaseSettings):
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
     """KV memory of each model, such as `4GiB`. None: a share of the free memory."""
     max_model_len: int | None = Field(default=None, ge=2)
-    max_running: int = Field(default=64, ge=1, le=4096)
+    max_running: int | None = Field(default=None, ge=1, le=4096)
+    """Sequences that run at a time. None: 64 on a CPU, 256 on a GPU with 40 GiB or more, 128 on another."""
+    step_tokens: int | None = Field(default=None, ge=1, le=65_536)
+    """Tokens that a step computes at most. None: 512, 2,048 and 1,024 on these devices, and at least `max_running`."""
+    chunk_tokens: int | None = Field(default=None, ge=1, le=65_536)
+    """Prompt tokens of one request in a step at most. None: 512, 2,048 and 1,024 on these devices."""
     threads: int | None = Field(default=None, ge=1)
     step_timeout_s: int = Field(default=60, ge=1, le=3600)
     """Timeout of an engine step: its requests fail, and readiness is off."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from engine.config import EngineConfig, SchedulerConfig
+from engine.config import EngineConfig, SchedulerConfig, step_sizes
 from engine.engine import Engine
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
@@ -32,7 +32,7 @@ from gateway.process.progress import Report, progress
 from gateway.process.termination import Termination
 from gateway.routing.names import ModelNames
 from gateway.telemetry.logs import configure_logging
-from kernels.dispatch import DeviceUnavailable
+from kernels.dispatch import DeviceUnavailable, gpu_memory_bytes
 
 GC_ALLOCATIONS = 20_000
 """Net allocations between collections of the young generation."""
@@ -102,6 +102,25 @@ def _refuse_unknown_targets(settings: Settings, models: Collection[str], small_m
             raise OperatorError(f"aliases: {alias!r} leads to {target!r}, which is not among the served models")
 
 
+def scheduler_config_of(settings: Settings) -> SchedulerConfig:
+    """The settings' scheduler. Sizes that are not set depend on the device.
+
+    Raises:
+        OperatorError: the sizes contradict one another.
+    """
+    sizes = step_sizes(gpu_memory_bytes(settings.device))
+    max_running = settings.max_running or sizes.max_running
+    step_tokens = settings.step_tokens or max(sizes.step_tokens, max_running)
+    if step_tokens < max_running:
+        raise OperatorError(f"step_tokens: must be at least max_running, {max_running}, or a decode could starve")
+    return SchedulerConfig(
+        max_running=max_running,
+        step_tokens=step_tokens,
+        chunk_tokens=min(settings.chunk_tokens or sizes.chunk_tokens, step_tokens),
+        classes=engine_classes_of(settings),
+    )
+
+
 def load_engine(settings: Settings, report: Report) -> Engine:
     """The engine with the settings' models, or with the default models.
 
@@ -118,11 +137,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
             raise OperatorError(f"{key}: the model {unknown!r} is not among the served ones")
     _refuse_unknown_targets(settings, models, small_models)
     config = EngineConfig(
-        scheduler=SchedulerConfig(
-            max_running=settings.max_running,
-            step_tokens=max(SchedulerConfig().step_tokens, settings.max_running),
-            classes=engine_classes_of(settings),
-        ),
+        scheduler=scheduler_config_of(settings),
         device=settings.device,
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,

@@ -40,7 +40,6 @@ def test_every_stage_of_the_benchmark_starts() -> None:
 @pytest.mark.parametrize("folder", ["tests/kernels/triton", "tests/engine/execution/device"])
 def test_kernel_tests_are_collected(folder: str) -> None:
     collected = run("-m", "pytest", *PLUGINS, "--collect-only", folder)
-    assert "error" not in collected.lower()
     assert len(collected.splitlines()) > 20
 
 

@@ -9,7 +9,7 @@ from engine.config import EngineConfig
 from engine.sampling_defaults import SamplingDefaults
 from gateway.config.settings import load_settings
 from gateway.errors import OperatorError
-from gateway.process.serve import load_engine
+from gateway.process.serve import load_engine, scheduler_config_of
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -101,3 +101,27 @@ def test_without_a_named_model_the_default_ones_are_a_pair(folder: Path, monkeyp
         with pytest.raises(Loaded) as caught:
             load_engine(load_settings(), lambda *_: None)
         assert caught.value.config.drafts == pairs
+
+
+@pytest.mark.parametrize(
+    ("gpu_bytes", "stated", "sizes"),
+    [
+        (None, {}, (64, 512, 512)),
+        (24 << 30, {}, (128, 1024, 1024)),
+        (141 << 30, {}, (256, 2048, 2048)),
+        (None, {"max_running": 600}, (600, 600, 512)),
+        (141 << 30, {"step_tokens": 4096, "chunk_tokens": 1000}, (256, 4096, 1000)),
+        (None, {"step_tokens": 100}, (64, 100, 100)),
+    ],
+)
+def test_sizes_of_a_step_follow_from_the_device_unless_they_are_set(
+    monkeypatch: pytest.MonkeyPatch, gpu_bytes: int | None, stated: dict[str, int], sizes: tuple[int, int, int]
+) -> None:
+    monkeypatch.setattr("gateway.process.serve.gpu_memory_bytes", lambda device: gpu_bytes)
+    config = scheduler_config_of(load_settings(**stated))
+    assert (config.max_running, config.step_tokens, config.chunk_tokens) == sizes
+
+
+def test_a_step_has_room_for_a_token_of_each_running_sequence() -> None:
+    with pytest.raises(OperatorError, match=r"^step_tokens: "):
+        scheduler_config_of(load_settings(step_tokens=63))

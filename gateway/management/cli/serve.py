@@ -40,7 +40,7 @@ def serve(
         int | None, typer.Option("--max-model-len", help="Maximum tokens of prompt and answer together.")
     ] = None,
     max_running: Annotated[
-        int | None, typer.Option("--max-running", help="Maximum number of running sequences. [default: 64]")
+        int | None, typer.Option("--max-running", help="Maximum number of running sequences. [default: 64 on a CPU]")
     ] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="Number of compute threads.")] = None,
     demo: Annotated[
