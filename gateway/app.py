@@ -31,6 +31,7 @@ from gateway.http.error_format import format_error
 from gateway.http.errors import as_api_error
 from gateway.http.front_page import FrontPage
 from gateway.http.middleware import Authorisation, BodyLimit, ErrorMiddleware, MountByPrefix
+from gateway.http.request_state import request_state
 from gateway.management.console.opening import open_console
 from gateway.management.console.screens import PREFIX as CONSOLE_PREFIX
 from gateway.management.http.app import AdminApp
@@ -39,6 +40,8 @@ from gateway.management.operations.routes import PREFIX as ADMIN_PREFIX
 
 RELAY_DEADLINE_S = 2.0
 """How long the end of the process waits for usage to leave it. What has not left waits in the journal."""
+REFUSALS_DEADLINE_S = 2.0
+"""How long it waits for the analytics store to take the last refusals. What that has not taken is lost."""
 
 
 def create_app(settings: Settings, services: Services, admin: AdminApp | None = None) -> Starlette:
@@ -48,7 +51,7 @@ def create_app(settings: Settings, services: Services, admin: AdminApp | None = 
     app = Starlette(
         routes=_routes(settings, stages, chat, has_console=admin is not None),
         middleware=[
-            Middleware(ErrorMiddleware, outcomes=services.metrics.outcomes),
+            Middleware(ErrorMiddleware, outcomes=services.metrics.outcomes, on_refusal=services.refusals.record),
             *_doors(settings, stages, chat, admin),
             Middleware(Authorisation, authenticator=services.authenticator),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
@@ -108,6 +111,7 @@ def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette
             services.relay.start()
         if services.books is not None:
             services.books.start()
+        services.refusals.start()
         await asyncio.to_thread(services.engine.start)
         try:
             yield
@@ -121,6 +125,7 @@ def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette
             if services.relay is not None:
                 await services.relay.aclose(RELAY_DEADLINE_S)
             await services.journal.aclose()
+            await services.refusals.aclose(REFUSALS_DEADLINE_S)
             await services.analytics.aclose()
             await services.authenticator.aclose()
             services.texts.close()
@@ -134,5 +139,6 @@ async def _answer_routing(request: Request, error: Exception) -> Response:
     """The router's 404 and 405."""
     answer = as_api_error(error)
     assert answer is not None
+    request_state(request.scope).error = answer.code
     status, body = format_error(request.scope, answer)
     return Response(body, status, answer.headers, "application/json")

@@ -1,7 +1,7 @@
 """Admission: holds what a request may use, bounds its answer by the hold, and settles and bills what it used."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -163,12 +163,17 @@ class Admission:
 
 @asynccontextmanager
 async def admitted(
-    services: Services, candidate: Candidate, choices_each: int, minimum_tokens: int = 0
+    services: Services,
+    candidate: Candidate,
+    choices_each: int,
+    on_metered: Callable[[], None],
+    minimum_tokens: int = 0,
 ) -> AsyncIterator[Admission]:
     """Hold prompts and answers of a request against all quotas for the duration of the block, and meter it.
 
     If a limit has less left than was asked for, the answers are cut to it and end at the token where the limit does. A
     limit with less than `minimum_tokens` left, or than the client asks for if that is less, refuses the request.
+    `on_metered` is called when the usage record is open.
 
     Raises:
         QuotaExceeded: a limit refuses the request. StoreAway: the limits cannot be checked.
@@ -183,6 +188,7 @@ async def admitted(
     except BaseException:
         await asyncio.shield(limiter.release(hold))
         raise
+    on_metered()
     lengths = [len(prompt.token_ids) for prompt in prompts]
     admission = Admission(cut, UsageTotal(lengths, choices_each, hold.bound_by), hold, meter, limiter)
     ending = Ending.ERROR

@@ -43,7 +43,7 @@ class Candidates:
                 candidate = await self.prepare(context, route, admissions)
                 minimum_tokens = NEAR_BUDGET_TOKENS if FallbackReason.BUDGET in route.fallbacks else 0
                 admission = await admissions.enter_async_context(
-                    admitted(self._services, candidate, context.choices_each, minimum_tokens)
+                    admitted(self._services, candidate, context.choices_each, context.on_metered, minimum_tokens)
                 )
             except (APIError, QuotaExceeded) as error:
                 candidate, admission = await self._fall_back(error, context, route, candidate, measurement, admissions)
@@ -82,7 +82,7 @@ class Candidates:
         admissions: AsyncExitStack,
     ) -> tuple[Candidate, Admission]:
         """The route's model has refused. Where that was for its limits there is a candidate, and it is reserved."""
-        services, each = self._services, context.choices_each
+        services, each, on_metered = self._services, context.choices_each, context.on_metered
         refusal = refusal_of(error)
         other = None if refusal is None else route.fallbacks.get(refusal)
         if other is not None:
@@ -90,7 +90,7 @@ class Candidates:
             try:
                 async with AsyncExitStack() as attempt:
                     elsewhere = await self.prepare(context, other, attempt)
-                    admission = await attempt.enter_async_context(admitted(services, elsewhere, each))
+                    admission = await attempt.enter_async_context(admitted(services, elsewhere, each, on_metered))
                     if candidate is not None:
                         candidate.reservation.release()
                     await admissions.enter_async_context(attempt.pop_all())
@@ -101,7 +101,7 @@ class Candidates:
                 measurement.model = route.served
         if candidate is not None and FallbackReason.BUDGET in route.fallbacks:
             # The minimum was more than the request needs.
-            return candidate, await admissions.enter_async_context(admitted(services, candidate, each))
+            return candidate, await admissions.enter_async_context(admitted(services, candidate, each, on_metered))
         raise error
 
     def _may_fall_back(self, route: Route, serving: TierClass) -> bool:

@@ -45,6 +45,7 @@ class RequestContext:
     `operation` is OpenTelemetry's `gen_ai.operation.name`. `choices_each`: answers to each prompt.
     `prompts_at_a_time`: how many of its prompts the engine is given together; None: all. `deadline_s` bounds the time
     in the engine. `retry_jitter` from [0, 1) spreads the Retry-After of requests that are refused together.
+    `on_metered` is called when its usage record is open.
     """
 
     id: str
@@ -56,6 +57,7 @@ class RequestContext:
     deadline_s: float | None = None
     received_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     retry_jitter: float = field(default_factory=random.random)
+    on_metered: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

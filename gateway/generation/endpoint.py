@@ -51,8 +51,8 @@ class GenerationEndpoint:
         self._pipeline = stages.pipeline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        operation = self._operation
-        principal = request_state(scope).caller()
+        operation, state = self._operation, request_state(scope)
+        principal = state.caller()
         body = operation.parse(await read_json(scope, receive, self._max_json_depth))
         if self._drain.begun:
             raise shutting_down()
@@ -67,6 +67,7 @@ class GenerationEndpoint:
                 client=client,
                 prepare=partial(self._sessions.prepare, request, turn, client),
                 choices_each=request.params.n,
+                on_metered=state.on_metered,
             )
             delivery = Delivery(request, body.formatter, self._routes, send, turn, body.hook)
             sink = StreamSink(delivery) if request.stream else WholeSink(delivery)

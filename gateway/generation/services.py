@@ -11,6 +11,7 @@ from gateway.http.drain import Drain
 from gateway.metering.journal.journal import Journal
 from gateway.metering.reconciliation.reconciliation_monitor import ReconciliationMonitor
 from gateway.metering.relay.relay import Relay
+from gateway.refusals.refusal_log import RefusalLog
 from gateway.sessions import Sessions
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.authenticator import Authenticator
@@ -33,6 +34,7 @@ class Services:
     relay: Relay | None
     sessions: Sessions
     metrics: Metrics
+    refusals: RefusalLog
     drain: Drain = field(default_factory=Drain)
     texts: TextPool = field(default_factory=TextPool)
     books: ReconciliationMonitor | None = None

@@ -48,6 +48,13 @@ def require_scope(principal: Principal, path: str) -> None:
         )
 
 
+def endpoint_of(path: str) -> str:
+    """The endpoint of a path, from a closed set: the path itself, its collection with `{id}`, or `(other)`."""
+    if path in SCOPES_BY_PATH:
+        return path
+    return next((f"{start}{{id}}" for start, _ in _STARTS if path.startswith(start)), "(other)")
+
+
 def require_model(principal: Principal, model: str) -> None:
     """Check the name only: the model need not exist.
 

@@ -10,6 +10,8 @@ from starlette.types import Receive, Scope
 from gateway.http.bounds import MAX_BODY_SECONDS, MAX_JSON_COMMAS, MAX_JSON_CONTAINERS, MAX_JSON_STRINGS
 from gateway.http.errors import APIError, ClientGone, invalid
 from gateway.http.fields import Fields
+from gateway.http.request_state import request_state
+from gateway.refusals.refusal import MAX_MODEL_CHARS
 
 # Possessive, and an open string runs to the end: no backtracking, so linear on any input.
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.?[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
@@ -18,7 +20,7 @@ _SQUARE = bytes.maketrans(b"{}", b"[]")
 
 
 async def read_json(scope: Scope, receive: Receive, max_depth: int) -> Fields:
-    """Read and parse the body.
+    """Read and parse the body. The model that it names is noted in the request's state.
 
     Raises:
         APIError: 415 for another media type or content encoding than UTF-8 JSON, 408 for a timeout, 400 for
@@ -26,7 +28,10 @@ async def read_json(scope: Scope, receive: Receive, max_depth: int) -> Fields:
         ClientGone: the client disconnected.
     """
     _require_json(Headers(scope=scope))
-    return Fields(parse_json(await read_body(receive), max_depth))
+    body = parse_json(await read_body(receive), max_depth)
+    if isinstance(body, dict) and isinstance(body.get("model"), str):
+        request_state(scope).model = body["model"][:MAX_MODEL_CHARS]
+    return Fields(body)
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -5,18 +5,21 @@
 
 import asyncio
 import re
+import time
 import uuid
+from collections.abc import Callable
 
 import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.access import require_scope
+from gateway.http.access import endpoint_of, require_scope
 from gateway.http.anthropic_errors import OVERLOADED_STATUS
 from gateway.http.bounds import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_CHARS
 from gateway.http.error_format import request_id_headers, send_error
 from gateway.http.errors import SHUTTING_DOWN, APIError, ClientGone, as_api_error, internal_error, shutting_down
 from gateway.http.request_state import RequestState, begin_request, request_state
+from gateway.refusals.refusal import Refusal
 from gateway.telemetry.outcomes import RequestOutcome, RequestOutcomes
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import InvalidKey
@@ -39,15 +42,17 @@ _log = structlog.get_logger("turnpike.access")
 
 
 class ErrorMiddleware:
-    """Sets each request's id, writes its access log line, and turns every exception into an error response.
+    """Sets each request's id, writes its access log line, and turns every exception into an error response. The one
+    place where refusals are seen: `on_refusal` gets each.
 
     Every response has `x-request-id` (the client's own where it is valid) and `openai-processing-ms`, the time to the
     start of the response. The log line never contains a query, a header or a body.
     """
 
-    def __init__(self, app: ASGIApp, outcomes: RequestOutcomes) -> None:
+    def __init__(self, app: ASGIApp, outcomes: RequestOutcomes, on_refusal: Callable[[Refusal], None]) -> None:
         self._app = app
         self._outcomes = outcomes
+        self._on_refusal = on_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -85,6 +90,8 @@ class ErrorMiddleware:
         finally:
             if scope["path"].startswith("/v1/"):
                 self._outcomes.note(outcome_of(state))
+            if (refusal := refusal_of(scope, state)) is not None:
+                self._on_refusal(refusal)
             _log_access(scope, state)
 
 
@@ -114,10 +121,15 @@ class Authorisation:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            presented = presented_key(Headers(scope=scope))
-            principal = await self._authenticator.authenticate(presented)
-            request_state(scope).principal = principal
-            request_state(scope).key_id = principal.key_id
+            state, presented = request_state(scope), presented_key(Headers(scope=scope))
+            try:
+                principal = await self._authenticator.authenticate(presented)
+            except InvalidKey as error:
+                if isinstance(error.owner, Principal):
+                    state.identify(error.owner)
+                    structlog.contextvars.bind_contextvars(tenant=error.owner.tenant_name)
+                raise
+            state.authenticate(principal)
             structlog.contextvars.bind_contextvars(tenant=principal.tenant_name)
             require_scope(principal, scope["path"])
         await self._app(scope, receive, send)
@@ -189,6 +201,30 @@ def outcome_of(state: RequestState) -> RequestOutcome:
     return RequestOutcome.REFUSED if state.error_status in range(400, 500) else RequestOutcome.FAILED
 
 
+def refusal_of(scope: Scope, state: RequestState) -> Refusal | None:
+    """The refusal of a request that was answered with an error; None if it has a usage record, which says how it ended,
+    if its client got no answer, or if it is neither under /v1/ nor a tenant's."""
+    status, owner = state.status, state.owner
+    if status is None or status < 400 or state.metered or state.error == CLIENT_GONE:
+        return None
+    if owner is None and not scope["path"].startswith("/v1/"):
+        return None
+    return Refusal(
+        at_ms=time.time_ns() // 1_000_000,
+        request_id=state.request_id,
+        tenant_id="" if owner is None else owner.tenant_id,
+        tenant_name="" if owner is None else owner.tenant_name,
+        key_id="" if owner is None else owner.key_id,
+        tier="" if owner is None else owner.tier,
+        model=state.model,
+        endpoint=endpoint_of(scope["path"]),
+        outcome=outcome_of(state),
+        status=status,
+        code=state.error or "unknown_error",
+        limit_name=state.limit_name,
+    )
+
+
 def new_request_id() -> str:
     return f"req_{uuid.uuid4().hex}"
 
@@ -224,6 +260,8 @@ async def _answer(scope: Scope, send: Send, error: Exception) -> None:
     elif answer.status >= 500:
         _log.error("request failed", reason=str(error))
     state.error, state.error_status = answer.code, answer.status
+    if answer.limit is not None:
+        state.limit_name = f"{answer.limit['scope']}.{answer.limit['name']}"
     if state.status is None:
         await send_error(scope, send, answer)
 

@@ -39,6 +39,8 @@ from gateway.metering.signature import EventSigner, SignaturePolicy
 from gateway.process.catalog import DEFAULT_PRICES
 from gateway.process.open_limiter import open_limiter
 from gateway.process.open_sessions import open_sessions
+from gateway.refusals.metrics import RefusalCollector
+from gateway.refusals.refusal_log import RefusalLog
 from gateway.sessions.metrics import SessionCollector
 from gateway.telemetry.health import HealthCollector
 from gateway.telemetry.metrics import Metrics
@@ -80,11 +82,13 @@ async def open_services(
         metrics.registry.register(BooksCollector(books))
     health = HealthCollector(lambda: not drain.begun and is_ready(engine, journal), lambda: engine.health)
     metrics.registry.register(health)
+    refusals = RefusalLog(analytics, journal.source)
+    metrics.registry.register(RefusalCollector(refusals))
     prepaid_since_ms = {id: unix_ms(each.since) for id, each in (await CreditStore(database).all_prepaid()).items()}
     await restore_spending(limiter, journal, await store.lineages(), prepaid_since_ms)
     services = Services(
         engine=engine,
-        authenticator=Authenticator(PrepaidKeys(store, database, journal.follow_credit), pepper),
+        authenticator=Authenticator(PrepaidKeys(store, database, journal.follow_credit), pepper, revoked=store),
         limiter=limiter,
         prices=prices,
         journal=journal,
@@ -92,6 +96,7 @@ async def open_services(
         relay=relay,
         sessions=sessions,
         metrics=metrics,
+        refusals=refusals,
         drain=drain,
         books=books,
     )

@@ -27,7 +27,7 @@ from cachetools import LRUCache
 
 from gateway.tenancy.errors import InvalidKey, StoreUnavailable, TenantSuspended
 from gateway.tenancy.keys import TENANT_PREFIX, parse_key
-from gateway.tenancy.records import ActiveKey
+from gateway.tenancy.records import ActiveKey, RevokedKey
 
 Who = TypeVar("Who")
 Who_co = TypeVar("Who_co", covariant=True)
@@ -55,19 +55,28 @@ class KeySource(Protocol[Who_co]):
         """The active keys among `public_ids`, by public id."""
 
 
+class RevokedKeySource(Protocol[Who_co]):
+    """Source of revoked keys, so that their refusals are counted for their owners. Raises `StoreUnavailable`."""
+
+    async def revoked_keys(self, public_ids: Sequence[str]) -> Mapping[str, RevokedKey[Who_co]]:
+        """The revoked keys among `public_ids`, by public id."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Read(Generic[Who]):
-    """Result of a read of a public id, sent at `at` by the clock. `key`: None if no active key has the id."""
+    """Result of a read of a public id, sent at `at` by the clock. `key`: None if no active key has the id. `revoked`:
+    the revoked key that has it."""
 
     key: ActiveKey[Who] | None
     at: float
+    revoked: RevokedKey[Who] | None = None
 
 
 class Authenticator(Generic[Who]):
     """Checks keys of one kind, identified by their prefix. One per process, on one event loop.
 
-    `clock`: monotonic seconds. `now`: time of day; a key expires exactly at its instant, whatever is cached. `aclose`
-    cancels a read in progress.
+    `revoked`: source of revoked keys; None: they are as unknown as invented ones. `clock`: monotonic seconds. `now`:
+    time of day; a key expires exactly at its instant, whatever is cached. `aclose` cancels a read in progress.
     """
 
     def __init__(
@@ -76,12 +85,14 @@ class Authenticator(Generic[Who]):
         pepper: bytes,
         *,
         prefix: str = TENANT_PREFIX,
+        revoked: RevokedKeySource[Who] | None = None,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._source = source
         self._pepper = pepper
         self._prefix = prefix
+        self._revoked = revoked
         self._clock = clock
         self._now = now
         # Separate, so a flood of invented keys cannot evict real ones.
@@ -97,17 +108,22 @@ class Authenticator(Generic[Who]):
 
         Raises:
             TenantSuspended: the key is valid, and its tenant is suspended.
-            InvalidKey: malformed, unknown, revoked or expired.
+            InvalidKey: malformed, unknown, revoked or expired; with the owner of a revoked or expired key.
             StoreUnavailable: the database does not answer, and there is no recent read of this key.
         """
         presented_key = parse_key(presented, self._prefix)
         presented_digest = presented_key.digest(self._pepper)
-        key = await self._find(presented_key.public_id)
-        expected = _NO_DIGEST if key is None else key.digest
+        read = await self._find(presented_key.public_id)
+        known = read.key or read.revoked
+        expected = _NO_DIGEST if known is None else known.digest
         matches = compare_digest(presented_digest, expected)
-        if key is None or not matches or self._has_ended(key):
+        if known is None or not matches:
             raise InvalidKey("unknown API key")
-        return _principal_of(key)
+        if isinstance(known, RevokedKey):
+            raise InvalidKey("revoked API key", known.owner)
+        if self._has_ended(known):
+            raise InvalidKey("expired API key", known.principal)
+        return _principal_of(known)
 
     async def in_use(self, public_id: str) -> Who:
         """The owner of a key that was presented earlier, by its public id alone. Console sessions use it.
@@ -116,7 +132,7 @@ class Authenticator(Generic[Who]):
             TenantSuspended, InvalidKey: as in `authenticate`.
             StoreUnavailable: as in `authenticate`.
         """
-        key = await self._find(public_id)
+        key = (await self._find(public_id)).key
         if key is None or self._has_ended(key):
             raise InvalidKey("the key is not in use any more")
         return _principal_of(key)
@@ -127,13 +143,13 @@ class Authenticator(Generic[Who]):
             self._reader.cancel()
             await asyncio.wait([self._reader])
 
-    async def _find(self, public_id: str) -> ActiveKey[Who] | None:
+    async def _find(self, public_id: str) -> _Read[Who]:
         read = self._remembered(public_id)
         age = self._age(read)
         if read is not None and age <= MAX_LAG_S:
             if age > REFRESH_S:
                 self._request_read(public_id)
-            return read.key
+            return read
         pending = self._request_read(public_id)
         if pending is not None:
             await asyncio.shield(pending)
@@ -142,7 +158,7 @@ class Authenticator(Generic[Who]):
         # Only an outage extends the age of a cached read: a flood that fills the queue must not keep a revoked key.
         stretched = self._outage and read is not None and read.key is not None and age <= MAX_OUTAGE_S
         if read is not None and (age <= MAX_LAG_S or stretched):
-            return read.key
+            return read
         raise StoreUnavailable("the database does not answer, and this key was not seen lately")
 
     def _has_ended(self, key: ActiveKey[Who]) -> bool:
@@ -188,6 +204,7 @@ class Authenticator(Generic[Who]):
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 found = await self._source.active_keys(public_ids)
+                revoked = await self._read_revoked([each for each in public_ids if each not in found])
         except (StoreUnavailable, TimeoutError) as error:
             if not self._outage:
                 _log.warning("key store unavailable: %s", str(error) or "no answer in time")
@@ -197,8 +214,11 @@ class Authenticator(Generic[Who]):
                 _log.warning("key store available again")
             self._outage = False
             for public_id in public_ids:
-                self._remember(public_id, _Read(found.get(public_id), asked_at))
+                self._remember(public_id, _Read(found.get(public_id), asked_at, revoked.get(public_id)))
         self._finish_reads(public_ids)
+
+    async def _read_revoked(self, public_ids: list[str]) -> Mapping[str, RevokedKey[Who]]:
+        return {} if self._revoked is None or not public_ids else await self._revoked.revoked_keys(public_ids)
 
     def _finish_reads(self, public_ids: list[str]) -> None:
         for public_id in public_ids:
@@ -207,5 +227,5 @@ class Authenticator(Generic[Who]):
 
 def _principal_of(key: ActiveKey[Who]) -> Who:
     if key.is_suspended:
-        raise TenantSuspended("the tenant is suspended")
+        raise TenantSuspended("the tenant is suspended", key.principal)
     return key.principal

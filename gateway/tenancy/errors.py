@@ -44,7 +44,15 @@ class InvalidLimit(TenancyError):
 
 
 class InvalidKey(TenancyError):
-    """The presented key is not valid: malformed, unknown, revoked or expired. Clients are never shown which."""
+    """The presented key is not valid: malformed, unknown, revoked or expired. Clients are never shown which.
+
+    `owner`: the key's owner, if its bearer has the whole key: it is revoked, expired or of a suspended tenant. Refusals
+    are counted by it.
+    """
+
+    def __init__(self, message: str, owner: object = None) -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 class TenantSuspended(InvalidKey):

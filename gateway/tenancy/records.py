@@ -87,6 +87,14 @@ class Principal:
 
 
 @dataclass(frozen=True, slots=True)
+class RevokedKey(Generic[Who]):
+    """A key that opens nothing any more. The bearer of the plaintext with `digest` is refused as `owner`."""
+
+    digest: bytes = field(repr=False)
+    owner: Who
+
+
+@dataclass(frozen=True, slots=True)
 class ActiveKey(Generic[Who]):
     """A key that authenticates the bearer of the plaintext with `digest`, before `expires_at`. `is_suspended`: its
     tenant is suspended, so the key opens nothing."""

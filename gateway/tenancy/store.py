@@ -12,7 +12,7 @@ from gateway.tenancy.grants import KeyScope
 from gateway.tenancy.limits import limits_of_key, read_limits
 from gateway.tenancy.policies import NO_POLICIES, read_policies
 from gateway.tenancy.queries import KEY_COLUMNS, TENANT_COLUMNS, key_record, tenant_record
-from gateway.tenancy.records import ActiveKey, KeyRecord, Principal, Tenant
+from gateway.tenancy.records import ActiveKey, KeyRecord, Principal, RevokedKey, Tenant
 from gateway.tenancy.tables import KeyRow, TenantRow
 
 
@@ -89,6 +89,20 @@ class TenantStore:
                 is_suspended=row.disabled_at is not None,
             )
             for row in rows
+        }
+
+    async def revoked_keys(self, public_ids: Sequence[str]) -> Mapping[str, RevokedKey[Principal]]:
+        """The keys among `public_ids` that are revoked, without limits and policies."""
+        query = (
+            select(KeyRow.public_id, KeyRow.digest, TenantRow.id, TenantRow.name, TenantRow.tier)
+            .join(TenantRow, TenantRow.id == KeyRow.tenant_id)
+            .where(KeyRow.public_id.in_(public_ids), KeyRow.revoked_at.is_not(None))
+        )
+        with answering():
+            async with self._database.connect() as connection:
+                rows = (await connection.execute(query)).all()
+        return {
+            row.public_id: RevokedKey(row.digest, Principal(row.id, row.name, row.tier, row.public_id)) for row in rows
         }
 
     async def lineages(self) -> Mapping[str, str]:

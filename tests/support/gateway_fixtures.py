@@ -15,11 +15,13 @@ from gateway.admission import Limiter, MemoryStore
 from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.metering.journal.journal import Journal
+from gateway.refusals.refusal_log import RefusalLog
 from gateway.sessions import Sessions
 from gateway.sessions.memory import MemorySessionStore
 from gateway.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine
 from tests.support.gateway import AUTHORISED, KEY, MAX_BODY_BYTES, FakeAuthenticator, Server, serving
+from tests.support.refusal_table import RefusalTable
 from tests.support.servers import RedisServer, running_redis
 from tests.support.services import services_with
 from tests.support.started import started
@@ -37,6 +39,8 @@ __all__ = [
     "metrics",
     "no_place_is_kept",
     "redis",
+    "refusal_table",
+    "refusals",
     "sdk",
     "server",
     "sessions",
@@ -105,6 +109,16 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Journal:
 
 
 @pytest.fixture
+def refusal_table() -> RefusalTable:
+    return RefusalTable()
+
+
+@pytest.fixture
+def refusals(refusal_table: RefusalTable) -> RefusalLog:
+    return RefusalLog(refusal_table, "journal-1")
+
+
+@pytest.fixture
 def app(
     engine: FakeEngine,
     authenticator: FakeAuthenticator,
@@ -112,11 +126,12 @@ def app(
     limiter: Limiter,
     journal: Journal,
     sessions: Sessions,
+    refusals: RefusalLog,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Starlette:
     folder = tmp_path_factory.mktemp("data")
     settings = Settings(data_dir=folder, max_body_bytes=MAX_BODY_BYTES, embeddings={"tiny": "mean"})
-    given = {"metrics": metrics, "limiter": limiter, "journal": journal, "sessions": sessions}
+    given = {"metrics": metrics, "limiter": limiter, "journal": journal, "sessions": sessions, "refusals": refusals}
     return create_app(settings, services_with(settings.data_dir, engine, authenticator, **given))
 
 

@@ -14,9 +14,11 @@ from gateway.billing.prices import PriceTerms, PriceVersion
 from gateway.generation.engine_client import EngineClient
 from gateway.generation.services import Services
 from gateway.metering.journal.journal import Journal
+from gateway.refusals.refusal_log import RefusalLog
 from gateway.sessions import Sessions
 from gateway.sessions.memory import MemorySessionStore
 from gateway.telemetry.metrics import Metrics
+from tests.support.refusal_table import RefusalTable
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -57,5 +59,6 @@ def services_with(folder: Path, engine: EngineClient, authenticator: Any, **othe
         "relay": None,
         "sessions": Sessions(MemorySessionStore(), wait_s=0.2),
         "metrics": others.get("metrics") or Metrics(stats),
+        "refusals": RefusalLog(RefusalTable(), "test"),
     }
     return Services(engine=engine, authenticator=authenticator, **made | others)

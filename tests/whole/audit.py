@@ -9,7 +9,7 @@ from typing import Any
 from fakeredis import FakeRedis
 
 from gateway.admission.store import HOLD_TTL_MS
-from gateway.metering.event import UsageEvent
+from gateway.metering.event import Ending, UsageEvent
 from tests.whole import clients
 from tests.whole.answers import check_answer, check_bill
 from tests.whole.clients import Report
@@ -24,7 +24,16 @@ QUIET_S = 90.0
 """Until this long after the last action everything is at rest: holds of processes that died have expired by then."""
 PROBE_S = 20.0
 """A lone request of one token takes no longer, whatever the device's speed is."""
-BACKGROUND = ("Relay._run", "PriceBook._refresh", "Sink.run", "_bury", "_play", "Limiter._beat", "Sessions._beat")
+BACKGROUND = (
+    "Relay._run",
+    "RefusalLog._run",
+    "PriceBook._refresh",
+    "Sink.run",
+    "_bury",
+    "_play",
+    "Limiter._beat",
+    "Sessions._beat",
+)
 """Tasks that are there without a request. Heartbeats end a beat after the last hold."""
 UNREAD_SLACK = 64
 """Deltas of a choice that come after its engine was told to pause: those of steps under way."""
@@ -152,6 +161,7 @@ class Auditor:
         for gateway in self.world.gateways:
             await self._check_counters(gateway)
         self._check_books()
+        self._check_refusals()
         if not (self.redis_faulted or self.has_crashed):
             await asyncio.sleep(max(0.0, self.granted_s + APPLIED_S - self.world.clock.elapsed_s))
             for gateway in self.world.gateways:
@@ -289,6 +299,22 @@ class Auditor:
         if not (self.redis_faulted or self.has_crashed):
             check_limits(billed, tokens_survive=self.world.config.redis or not self.has_restarted)
 
+    def _check_refusals(self) -> None:
+        """Each refused request is in the store once. Nothing was dropped: no bound is as low as that."""
+        for gateway in self.world.gateways:
+            log = gateway.services.refusals
+            log._counts.check()
+            assert not log.dropped_total, f"{log.dropped_total} refusals were dropped"
+        self.world.refusals.check(self.world.analytics.refusals())
+        if self.has_crashed or self.world.disk_failed_at_stop:
+            return  # a usage record that was on no disk is lost
+        failed = Counter(
+            event.tenant_id
+            for event in self._journalled().values()
+            if event.finish_reason in (Ending.ERROR, Ending.INTERRUPTED, Ending.CANCELLED)
+        )
+        self.world.refusals.check_metered(failed)
+
     def _journalled(self) -> dict[str, UsageEvent]:
         """The events of all journals as they are now; a process that was killed has left its to the next."""
         found: dict[str, UsageEvent] = {}
@@ -312,6 +338,7 @@ class Auditor:
             raise self._machine.failures[0]
         alive = list(self._machine.alive.values())
         assert not alive, f"threads outlive their process: {alive}"
+        self.world.refusals.check(self.world.analytics.refusals())
         tasks = [task for task in asyncio.all_tasks(self.world.loop) if task is not asyncio.current_task()]
         assert not tasks, f"tasks outlive their process: {tasks}"
 
@@ -348,6 +375,8 @@ def _left_in(gateway: Gateway) -> list[str]:
         left.append(f"the journal: {journal.trouble}")
     if relay is not None and relay.backlog_events:
         left.append(f"{relay.backlog_events} events have not been delivered")
+    if services.refusals.unstored_requests:
+        left.append(f"{services.refusals.unstored_requests} refusals have not been stored")
     if sessions._open or sessions._waiting or sessions._releasing:
         left.append("turns of sessions")
     if gateway.tasks:

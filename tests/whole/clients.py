@@ -30,6 +30,10 @@ class Exchange:
 
     def __init__(self, body: bytes, pace: int | None, stalls_ms: int) -> None:
         self.status: int | None = None
+        self.answered: int | None = None
+        """The status that the program sent, also to a client that had gone."""
+        self.error = bytearray()
+        """The body that it sent with an error's status."""
         self.headers: dict[str, str] = {}
         self.taken = bytearray()
         """What the program handed to the socket: it counts as sent."""
@@ -78,6 +82,10 @@ class Exchange:
     async def send(self, message: Message) -> None:
         if not self._drained.is_set():
             await self._until_drained()
+        if message["type"] == "http.response.start":
+            self.answered = message["status"]
+        elif self.answered is not None and self.answered >= 400:
+            self.error += message.get("body", b"")
         if self.gone.is_set():
             return
         if message["type"] == "http.response.start":
@@ -215,6 +223,7 @@ async def _try(world: World, call: Call) -> Report | None:
     method, path, body = _request(call)
     exchange = Exchange(body, call.pace, call.stalls_ms)
     report = Report(call, gateway, world.clock.elapsed_s, exchange)
+    scope = _scope(method, path, call)
 
     def at(step: int) -> None:
         report.steps = step
@@ -225,7 +234,7 @@ async def _try(world: World, call: Call) -> Report | None:
 
     async def serve() -> None:
         try:
-            await Stepped(gateway.app(_scope(method, path, call), exchange.receive, exchange.send), at)
+            await Stepped(gateway.app(scope, exchange.receive, exchange.send), at)
         except (Exception, asyncio.CancelledError) as error:
             report.crash = error
 
@@ -243,6 +252,7 @@ async def _try(world: World, call: Call) -> Report | None:
         if timer is not None:
             timer.cancel()
         report.ended_s = world.clock.elapsed_s
+        world.refusals.note(call, scope, exchange)
         await exchange.aclose()
     return report
 

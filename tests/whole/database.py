@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.billing.prepaid import PrepaidKeys
 from gateway.billing.price_store import PriceStore
+from gateway.tenancy import TenantStore
 
 
 class Database:
@@ -29,18 +30,24 @@ class Database:
     def installed(self) -> Iterator[None]:
         """Under every gateway of the block: a question is asked of SQLite once, and then takes as long without it."""
         active_keys, versions = PrepaidKeys.active_keys, PriceStore.versions
+        revoked_keys = TenantStore.revoked_keys
 
         async def keys_once(source: PrepaidKeys, public_ids: Any) -> Any:
             return await self._once(tuple(public_ids), lambda: active_keys(source, public_ids))
+
+        async def revoked_once(store: TenantStore, public_ids: Any) -> Any:
+            return await self._once(("revoked", *public_ids), lambda: revoked_keys(store, public_ids))
 
         async def versions_once(store: PriceStore) -> Any:
             return await self._once("prices", lambda: versions(store))
 
         PrepaidKeys.active_keys, PriceStore.versions = keys_once, versions_once  # type: ignore[method-assign]
+        TenantStore.revoked_keys = revoked_once  # type: ignore[method-assign]
         try:
             yield
         finally:
             PrepaidKeys.active_keys, PriceStore.versions = active_keys, versions  # type: ignore[method-assign]
+            TenantStore.revoked_keys = revoked_keys  # type: ignore[method-assign]
 
     async def _once(self, question: Any, ask: Any) -> Any:
         if question not in self._answers:

@@ -15,8 +15,21 @@ SLOW_DISK = Scenario(
 )
 """A stream that woke for one commit went on though the next was late."""
 
+REFUSED_AT_THE_END = Scenario(
+    2,
+    Config(start=datetime(2026, 3, 14, 12, 0, 0, tzinfo=UTC), small=False),
+    (
+        Call(at_ms=3050, tenant="plain", endpoint="hostile", variant=4),
+        Call(at_ms=3060, tenant="minute", endpoint="hostile", variant=6),
+        Fault(at_ms=3150, kind="restart"),
+        Call(at_ms=9000, tenant="plain"),
+    ),
+)
+"""A gateway stops less than a flush after it refused a request."""
+
 SCENARIOS: list[Scenario] = [
     SLOW_DISK,
+    REFUSED_AT_THE_END,
     # A hang-up at a wait that others had overtaken divided by zero on the engine thread.
     Scenario(
         317,

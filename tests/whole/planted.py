@@ -15,13 +15,14 @@ from tests.support.planting import (
     drop_except,
     drop_finally,
     force_condition,
+    insert_before,
     plants_in,
     replace,
     return_before,
     swap,
     unshield,
 )
-from tests.whole.known import SLOW_DISK
+from tests.whole.known import REFUSED_AT_THE_END, SLOW_DISK
 from tests.whole.run import run
 from tests.whole.scenario import draw
 
@@ -107,6 +108,7 @@ TABLE = {
     ],
     "gateway.generation.admit": [
         Plant("the answer is not cut to the hold", "_hold", replace("hold.granted_tokens", "10**9"), seed=29),
+        Plant("a refused request counts as metered", "admitted", insert_before("_hold", "on_metered()")),
         Plant("an admission does not end", "admitted", drop_finally(), seed=None),
         Plant("a hold without a journal entry is kept", "admitted", drop("release"), seed=None),
         Plant("the end does not wait for the usage", "Admission.end", drop("_wait_for_usage"), seed=None),
@@ -126,8 +128,15 @@ TABLE = {
         Plant("sent tokens are not recorded", "_read", drop("record_sent")),
         Plant("an answer ends before it is billed", "_end", drop("complete")),
     ],
+    "gateway.http.middleware": [
+        Plant("a request with a usage record is a refusal, too", "refusal_of", replace("state.metered", "False")),
+    ],
+    "gateway.http.middleware:Authorisation": [
+        Plant("a revoked key is no tenant's", "__call__", drop("identify")),
+    ],
     "gateway.http.middleware:ErrorMiddleware": [
         Plant("an engine's error is not answered", "__call__", drop_except(2), seed=None),
+        Plant("a refused request is not recorded", "__call__", drop("_on_refusal")),
     ],
     "gateway.metering.journal.journal:Journal": [
         Plant("streams run ahead of the journal", "_batch_to_wait_for", replace("time.monotonic()", "-inf")),
@@ -155,6 +164,17 @@ TABLE = {
     "gateway.metering.sink.sink:Sink": [
         Plant("the sink commits first", "_store", swap("popleft", "store"), seed=41),
     ],
+    "gateway.refusals.refusal_log:RefusalLog": [
+        Plant(
+            "a flush that is repeated counts twice",
+            "_insert",
+            replace("getattr(row, name)", "__import__('uuid').uuid4() if name == 'refusal_id' else getattr(row, name)"),
+        ),
+        Plant(
+            "refusals are forgotten while the store is away", "_insert", replace("AnalyticsRefused", "AnalyticsError")
+        ),
+        Plant("the last refusals are not stored", "aclose", drop("flush", 2)),
+    ],
     "gateway.sessions.sessions": [
         Plant("a turn that failed is kept", "Sessions.turn", drop("_release"), seed=4),
         Plant("a turn stays open", "Sessions.turn", drop("pop")),
@@ -170,7 +190,10 @@ TABLE = {
 }
 PLANTS = plants_in(TABLE)
 
-SHOWN_BY = {"streams run ahead of the journal": SLOW_DISK}
+SHOWN_BY = {
+    "streams run ahead of the journal": SLOW_DISK,
+    "the last refusals are not stored": REFUSED_AT_THE_END,
+}
 """Scenarios in place of seeds."""
 
 

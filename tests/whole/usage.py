@@ -1,11 +1,13 @@
 """Where usage goes in a simulation: a topic between the relay and the real sink, and a store in ClickHouse's place."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 from gateway.analytics import AnalyticsAway
+from gateway.analytics.refusals import REFUSALS_TABLE
 from gateway.analytics.store import Parameters, Row, check_batch
 from gateway.metering.journal.journal_file import JournalRow
 from gateway.metering.relay.destination import DestinationAway
@@ -13,16 +15,25 @@ from gateway.metering.signature import EventSigner
 from gateway.metering.sink.intake import EVENTS_TABLE, STORED_COLUMNS, Message
 from gateway.metering.sink.message_source import Fetched, Partition, SourceAway
 
+LOST_ANSWERS = 0.2
+"""Share of the inserts of refusals that are stored and said to fail."""
+
 
 class MemoryAnalytics:
     """An `Analytics` that takes rows as ClickHouse does: a block once by its token, an event as often as it comes, read
-    once by its id. `away`: nothing answers. It answers no SQL: runs that ask in SQL have the real one."""
+    once by its id. `away`: nothing answers. It answers no SQL: runs that ask in SQL have the real one.
+
+    Refusals are not asked for again, so each run loses some answers of their inserts, by a source of chance of its own.
+    """
 
     def __init__(self, random: Random) -> None:
         self.away = False
+        self.was_away = False
+        """To someone who called."""
         self.tables: dict[str, list[dict[str, Any]]] = {}
         self._tokens: set[tuple[str, str]] = set()
         self._random = random
+        self._of_refusals = Random("refusals")
 
     async def command(self, sql: str, parameters: Parameters | None = None) -> None:
         await self._travel()
@@ -37,6 +48,9 @@ class MemoryAnalytics:
         self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], deduplication_token: str | None = None
     ) -> None:
         check_batch(rows)
+        if table == REFUSALS_TABLE:
+            await self._insert_refusals(columns, rows)
+            return
         await self._travel()
         token = (table, deduplication_token or "")
         if deduplication_token is None or token not in self._tokens:
@@ -56,9 +70,28 @@ class MemoryAnalytics:
         assert all(set(row) == set(STORED_COLUMNS) for row in seen.values())
         return seen
 
-    async def _travel(self) -> None:
-        await asyncio.sleep(self._random.uniform(1e-4, 5e-3))
+    def refusals(self) -> Counter[tuple[str, str]]:
+        """Requests by tenant and code, of each row once, by its id."""
+        seen: dict[Any, dict[str, Any]] = {}
+        for row in self.tables.get(REFUSALS_TABLE, ()):
+            known = seen.setdefault(row["refusal_id"], row)
+            assert known == row, f"two rows of refusals have one id: {known} and {row}"
+        counts: Counter[tuple[str, str]] = Counter()
+        for row in seen.values():
+            counts[row["tenant_id"], row["code"]] += row["requests"]
+        return counts
+
+    async def _insert_refusals(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        await self._travel(self._of_refusals)
+        self.tables.setdefault(REFUSALS_TABLE, []).extend(dict(zip(columns, row, strict=True)) for row in rows)
+        await self._travel(self._of_refusals)
+        if self._of_refusals.random() < LOST_ANSWERS:
+            raise AnalyticsAway("the simulated store's answer was lost")
+
+    async def _travel(self, random: Random | None = None) -> None:
+        await asyncio.sleep((random or self._random).uniform(1e-4, 5e-3))
         if self.away:
+            self.was_away = True
             raise AnalyticsAway("the simulated store is away")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import _base as futures
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,6 +48,7 @@ from gateway.metering.sink.intake import Intake
 from gateway.metering.sink.sink import Sink
 from gateway.process import opening
 from gateway.process.server import CUT_S, FLUSH_S
+from gateway.refusals.refusal_log import RefusalLog
 from gateway.sessions.redis_store import RedisSessionStore
 from gateway.tenancy import open_database
 from tests.whole.clock import VirtualClock
@@ -56,6 +57,8 @@ from tests.whole.disk import Disk
 from tests.whole.executor import SimulatedDevice
 from tests.whole.loop import VirtualLoop
 from tests.whole.redis import RedisMachine
+from tests.whole.refusals import FLUSH_S as FLUSH_REFUSALS_S
+from tests.whole.refusals import Refusals
 from tests.whole.scenario import Config
 from tests.whole.tenants import PEPPER, PRICES, copy_database
 from tests.whole.usage import AnalyticsLink, MemoryAnalytics, Topic, TopicDestination, TopicSource
@@ -126,6 +129,7 @@ class World:
         self.lost_holds = False
         """A process died with holds, or stopped while it could release none: what is left of them expires."""
         self.disk_failed_at_stop = False
+        self.refusals = Refusals()
         self.remains: list[asyncio.Task[None]] = []
         self.sink_task: asyncio.Task[None] | None = None
         self._sink: Sink | None = None
@@ -151,6 +155,7 @@ class World:
         """kill -9: what was on the disk at this moment is all that the next process finds."""
         old = self.gateways[index]
         left = self.disk.after_crash(old.settings.journal_path)
+        self.refusals.end_of(old.services.refusals)
         self.lost_holds = True
         # The old process can reach nothing any more. What it still does, in ending, has no effect on anyone.
         old.open = False
@@ -186,6 +191,9 @@ class World:
             await asyncio.wait(gateway.tasks, timeout=CUT_S - FLUSH_S)
         assert not gateway.tasks, f"{len(gateway.tasks)} requests did not end at the deadline"
         await gateway.stack.aclose()
+        unstored = gateway.services.refusals.unstored_requests
+        assert not unstored or self.analytics.was_away, f"a gateway stops with {unstored} refusals that are not stored"
+        self.refusals.end_of(gateway.services.refusals)
 
     async def aclose(self) -> None:
         for gateway in self.gateways:
@@ -234,6 +242,7 @@ class World:
             patch.object(opening, "open_usage_store", lambda settings: linked(AnalyticsLink(self.analytics))),
             patch.object(opening, "_destination", destination),
             patch.object(opening, "open_books", lambda *_: None),
+            patch.object(opening, "RefusalLog", partial(RefusalLog, flush_s=FLUSH_REFUSALS_S)),
             patch.object(
                 RedisStore,
                 "open",

@@ -46,7 +46,8 @@ class EmbeddingsEndpoint:
         self._pipeline = stages.pipeline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal = request_state(scope).caller()
+        state = request_state(scope)
+        principal = state.caller()
         parsed = parse_embeddings(await read_json(scope, receive, self._max_json_depth))
         if self._services.drain.begun:
             raise shutting_down()
@@ -60,6 +61,7 @@ class EmbeddingsEndpoint:
                 client=client,
                 prepare=partial(self._sessions.prepare, request, None, client),
                 prompts_at_a_time=INPUTS_AT_A_TIME,
+                on_metered=state.on_metered,
             )
             route = Route(parsed.model, parsed.model, parsed.model, RouteReason.EXPLICIT, parsed.model)
             sink = EmbeddingSink(parsed.encoding, echoed(serving, request.service_tier), send)

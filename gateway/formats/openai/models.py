@@ -10,6 +10,7 @@ from gateway.generation.engine_client import EngineClient, ServedModel
 from gateway.generation.lookup import model_not_found
 from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
+from gateway.refusals.refusal import MAX_MODEL_CHARS
 from gateway.routing.names import ModelNames, Pair
 from gateway.tenancy.records import Principal
 
@@ -54,9 +55,11 @@ class RetrieveModel:
         self._cards = cards
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        card = self._cards.card(scope["path_params"]["id"], request_state(scope).caller())
+        state, name = request_state(scope), scope["path_params"]["id"]
+        state.model = name[:MAX_MODEL_CHARS]
+        card = self._cards.card(name, state.caller())
         if card is None:
-            raise model_not_found(scope["path_params"]["id"])
+            raise model_not_found(name)
         await send_body(send, 200, orjson.dumps(card))
 
 

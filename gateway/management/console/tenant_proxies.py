@@ -62,7 +62,5 @@ class TenantProxies:
         if not isinstance(user, TenantUser):
             raise APIError(403, "Only a tenant's key allows this.", code="role_not_allowed")
         require_scope(user.principal, proxy.to)
-        state = request_state(scope)
-        state.principal = user.principal
-        state.key_id = user.key_id
+        request_state(scope).authenticate(user.principal)
         structlog.contextvars.bind_contextvars(tenant=user.principal.tenant_name)

@@ -70,7 +70,7 @@ async def admin(context: AdminContext, clock: Clock) -> AsyncIterator[Admin]:
     app = AdminApp(context)
     store = AdminKeyStore(context.database, PEPPER, now=clock)
     transport = httpx.ASGITransport(
-        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, app), RequestOutcomes()), raise_app_exceptions=True
+        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, app), RequestOutcomes(), print), raise_app_exceptions=True
     )
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         admin = Admin(app, http)

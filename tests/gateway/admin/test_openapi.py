@@ -102,7 +102,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     )
     app = AdminApp(context)
     with TestClient(
-        ErrorMiddleware(MountByPrefix(Starlette(), PREFIX, app), RequestOutcomes()), base_url="http://turnpike"
+        ErrorMiddleware(MountByPrefix(Starlette(), PREFIX, app), RequestOutcomes(), print), base_url="http://turnpike"
     ) as client:
 
         async def prepare() -> tuple[str, dict[str, str]]:

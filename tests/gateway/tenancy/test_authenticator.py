@@ -4,6 +4,7 @@ import asyncio
 import hmac
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailab
 from gateway.tenancy import authenticator as module
 from gateway.tenancy.errors import TenantSuspended
 from gateway.tenancy.keys import ApiKey, new_key
-from gateway.tenancy.records import ActiveKey
+from gateway.tenancy.records import ActiveKey, RevokedKey
 from gateway.tenancy.schema import upgrade
 from tests.support.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
 from tests.support.tenants import PEPPER
@@ -32,6 +33,7 @@ class FakeSource:
 
     def __init__(self) -> None:
         self.keys: dict[str, ActiveKey] = {}
+        self.revoked: dict[str, RevokedKey] = {}
         self.queries: list[list[str]] = []
         self.down = False
         self.silent = False
@@ -56,6 +58,15 @@ class FakeSource:
             return {each: self.keys[each] for each in public_ids if each in self.keys}
         finally:
             self.running -= 1
+
+    async def revoked_keys(self, public_ids: Sequence[str]) -> Mapping[str, RevokedKey]:
+        if self.down:
+            raise StoreUnavailable("down")
+        return {each: self.revoked[each] for each in public_ids if each in self.revoked}
+
+    def revoke(self, key: ApiKey) -> None:
+        former = self.keys.pop(key.public_id)
+        self.revoked[key.public_id] = RevokedKey(former.digest, former.principal)
 
 
 @pytest.fixture
@@ -402,3 +413,59 @@ async def test_a_suspended_tenant_is_told_apart_only_to_the_bearer_of_its_key(
     with pytest.raises(InvalidKey) as caught:
         await authenticator.authenticate(key.plaintext)
     assert not isinstance(caught.value, TenantSuspended)
+
+
+class TestOwnersOfRefusedKeys:
+    """The bearer of a whole key is refused as its owner; whoever only knows its public id is not."""
+
+    @pytest.fixture
+    async def attributing(self, source: FakeSource, clock: Clock, anyio_backend: str) -> AsyncIterator[Authenticator]:
+        now = datetime(2026, 3, 1, tzinfo=UTC)
+        authenticator = Authenticator(source, PEPPER, revoked=source, clock=clock, now=lambda: now)
+        yield authenticator
+        await authenticator.aclose()
+
+    async def test_a_revoked_key(self, attributing: Authenticator, source: FakeSource, clock: Clock) -> None:
+        key = source.add()
+        owner = await attributing.authenticate(key.plaintext)
+        source.revoke(key)
+        clock.now += module.MAX_LAG_S + 1
+        for _ in range(2):  # read, and from memory
+            with pytest.raises(InvalidKey) as refused:
+                await attributing.authenticate(key.plaintext)
+            assert refused.value.owner == owner
+        with pytest.raises(InvalidKey) as refused:
+            await attributing.in_use(key.public_id)
+
+    async def test_an_expired_key(self, attributing: Authenticator, source: FakeSource) -> None:
+        key = source.add()
+        expired = replace(source.keys[key.public_id], expires_at=datetime(2026, 2, 1, tzinfo=UTC))
+        source.keys[key.public_id] = expired
+        with pytest.raises(InvalidKey) as refused:
+            await attributing.authenticate(key.plaintext)
+        assert refused.value.owner == expired.principal
+
+    async def test_the_key_of_a_suspended_tenant(self, attributing: Authenticator, source: FakeSource) -> None:
+        key = source.add()
+        source.keys[key.public_id] = suspended = replace(source.keys[key.public_id], is_suspended=True)
+        with pytest.raises(TenantSuspended) as refused:
+            await attributing.authenticate(key.plaintext)
+        assert refused.value.owner == suspended.principal
+
+    @pytest.mark.parametrize("revoked", [False, True])
+    async def test_a_wrong_secret_has_no_owner(
+        self, attributing: Authenticator, source: FakeSource, revoked: bool
+    ) -> None:
+        key = source.add()
+        if revoked:
+            source.revoke(key)
+        guess = key.plaintext[:-1] + ("a" if key.plaintext[-1] != "a" else "b")
+        with pytest.raises(InvalidKey) as refused:
+            await attributing.authenticate(guess)
+        assert refused.value.owner is None
+
+    async def test_an_invented_key_has_no_owner(self, attributing: Authenticator) -> None:
+        for presented in (new_key().plaintext, "tp-nonsense"):
+            with pytest.raises(InvalidKey) as refused:
+                await attributing.authenticate(presented)
+            assert refused.value.owner is None

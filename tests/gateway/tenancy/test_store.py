@@ -7,7 +7,15 @@ import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.tenancy import InvalidName, StoreUnavailable, TenantExists, UnknownKey, UnknownTenant, open_database
+from gateway.tenancy import (
+    InvalidName,
+    Principal,
+    StoreUnavailable,
+    TenantExists,
+    UnknownKey,
+    UnknownTenant,
+    open_database,
+)
 from gateway.tenancy.keys import parse_key
 from gateway.tenancy.tables import KeyRow, TenantRow
 from tests.support.tenants import PEPPER
@@ -55,6 +63,19 @@ async def test_a_key_opens_for_its_tenant(store: TenantWriter) -> None:
     assert (active.principal.tenant_id, active.principal.tenant_name) == (tenant.id, "acme")
     assert (active.principal.tier, active.principal.key_id) == ("premium", created.record.public_id)
     assert await store.active_keys([]) == {}
+
+
+async def test_a_revoked_key_names_its_tenant(store: TenantWriter) -> None:
+    tenant = await store.create_tenant("acme", "premium")
+    created, other = await store.create_key("acme", "laptop"), await store.create_key("acme", "kept")
+    await store.revoke_key(created.record.public_id)
+    asked = [created.record.public_id, other.record.public_id, "000000000000"]
+    found = await store.revoked_keys(asked)
+    assert list(found) == [created.record.public_id]
+    revoked = found[created.record.public_id]
+    assert revoked.digest == parse_key(created.plaintext).digest(PEPPER)
+    assert revoked.owner == Principal(tenant.id, "acme", "premium", created.record.public_id)
+    assert await store.revoked_keys([]) == {}
 
 
 async def test_the_plaintext_is_nowhere_in_the_database(store: TenantWriter, database: AsyncEngine) -> None:
