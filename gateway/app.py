@@ -35,7 +35,7 @@ from gateway.http.request_state import request_state
 from gateway.management.console.opening import open_console
 from gateway.management.console.screens import PREFIX as CONSOLE_PREFIX
 from gateway.management.http.app import AdminApp
-from gateway.management.http.self_service import OwnLimits, OwnUsage
+from gateway.management.http.self_service import OwnLimits, OwnRefusals, OwnUsage
 from gateway.management.operations.routes import PREFIX as ADMIN_PREFIX
 
 RELAY_DEADLINE_S = 2.0
@@ -94,6 +94,7 @@ def _routes(settings: Settings, stages: Stages, chat: ASGIApp, *, has_console: b
         Route("/v1/detokenize", Detokenize(stages), methods=["POST"]),
         Route("/v1/sessions/{id:path}", OneSession(services.sessions), methods=["GET", "DELETE"]),
         Route("/v1/usage", OwnUsage(services.analytics), methods=["GET"]),
+        Route("/v1/refusals", OwnRefusals(services.analytics), methods=["GET"]),
         Route("/v1/limits", OwnLimits(services.limiter, stages.classes), methods=["GET"]),
         Route("/", FrontPage(has_console=has_console), methods=["GET"]),
         Route("/health", Healthz(), methods=["GET"]),

@@ -22,6 +22,7 @@ SCOPES_BY_PATH: Mapping[str, frozenset[KeyScope]] = {
     "/v1/detokenize": _GENERATION,
     "/v1/sessions/": frozenset({KeyScope.CHAT}),
     "/v1/usage": frozenset({KeyScope.USAGE}),
+    "/v1/refusals": frozenset({KeyScope.USAGE}),
     "/v1/limits": frozenset({KeyScope.USAGE}),
     "/v1/models": ANY_KEY,
     "/v1/models/": ANY_KEY,

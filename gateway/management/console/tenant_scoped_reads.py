@@ -18,7 +18,18 @@ from gateway.tenancy.records import Principal
 _NONE: Mapping[str, str] = MappingProxyType({})
 _IN_PATH = frozenset({"readLimitUse", "draftInvoice"})
 """Operations below `/tenants/{tenant_id}`."""
-_IN_QUERY = frozenset({"listKeys", "listInvoices", "readUsage", "listRequests", "readRequest", "readRouteShares"})
+_IN_QUERY = frozenset(
+    {
+        "listKeys",
+        "listInvoices",
+        "readUsage",
+        "listRequests",
+        "readRequest",
+        "readRouteShares",
+        "listRefusals",
+        "readRefusals",
+    }
+)
 """Operations that take a `tenant_id` as a filter."""
 
 

@@ -1,4 +1,7 @@
-"""Endpoints where a tenant reads its own usage and limits. The tenant follows from the key, never from the request."""
+"""Endpoints where a tenant reads its own usage, refusals and limits.
+
+The tenant follows from the key, never from the request.
+"""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.admission import Limiter, limits_for
 from gateway.analytics import Analytics
+from gateway.analytics.refusals import RefusalDimension
 from gateway.analytics.sums import Dimension
 from gateway.errors import OperatorError
 from gateway.generation.service_classes import TierClasses
@@ -17,6 +21,13 @@ from gateway.http.responses import send_body
 from gateway.management.http.endpoint import read_query
 from gateway.management.operations.errors import as_admin_error
 from gateway.management.operations.limit_use import counter_wire
+from gateway.management.operations.refusals import (
+    REFUSAL_FILTERS,
+    REFUSED_BY,
+    refusals_only,
+    summary_answer,
+    summary_query,
+)
 from gateway.management.operations.usage import FILTERS, only_of, usage_answer, usage_query
 from gateway.management.operations.wire import limits_wire
 from gateway.tenancy.records import Principal
@@ -24,6 +35,11 @@ from gateway.tenancy.records import Principal
 _QUERY = {
     **usage_query({"key": Dimension.KEY, "model": Dimension.MODEL, "tier": Dimension.TIER}),
     **{name: member for name, member in FILTERS.items() if name != "tenant_id"},
+}
+
+_REFUSALS_QUERY = {
+    **summary_query([word for word in REFUSED_BY if word != "tenant"]),
+    **{name: member for name, member in REFUSAL_FILTERS.items() if name != "tenant_id"},
 }
 
 
@@ -40,6 +56,26 @@ class OwnUsage:
         only = {**only_of(query), Dimension.TENANT: caller.tenant_id}
         try:
             answer = await usage_answer(self._analytics, query, only, self._now())
+        except OperatorError as error:
+            raise as_admin_error(error) or error from error
+        for point in answer["data"]:
+            del point["tenant"]
+        await send_body(send, 200, orjson.dumps(answer))
+
+
+class OwnRefusals:
+    """An ASGI endpoint: GET /v1/refusals."""
+
+    def __init__(self, analytics: Analytics, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._analytics = analytics
+        self._now = now
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = request_state(scope).caller()
+        query = read_query(_REFUSALS_QUERY, scope["query_string"])
+        only = {**refusals_only(query), RefusalDimension.TENANT: caller.tenant_id}
+        try:
+            answer = await summary_answer(self._analytics, query, only, self._now())
         except OperatorError as error:
             raise as_admin_error(error) or error from error
         for point in answer["data"]:

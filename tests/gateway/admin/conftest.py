@@ -19,7 +19,7 @@ from gateway.management.operations.context import AdminContext
 from gateway.management.operations.roles import Role
 from gateway.management.operations.routes import PREFIX
 from gateway.telemetry.outcomes import RequestOutcomes
-from tests.gateway.admin.harness import TIERS, Admin, AwayAnalytics, Clock, elsewhere
+from tests.gateway.admin.harness import TIERS, Admin, AwayAnalytics, Clock, elsewhere, unrecorded
 from tests.support.tenants import PEPPER
 from tests.support.writers import TenantWriter
 
@@ -70,7 +70,7 @@ async def admin(context: AdminContext, clock: Clock) -> AsyncIterator[Admin]:
     app = AdminApp(context)
     store = AdminKeyStore(context.database, PEPPER, now=clock)
     transport = httpx.ASGITransport(
-        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, app), RequestOutcomes(), print), raise_app_exceptions=True
+        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, app), RequestOutcomes(), unrecorded), raise_app_exceptions=True
     )
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         admin = Admin(app, http)

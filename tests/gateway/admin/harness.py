@@ -10,6 +10,7 @@ from gateway.analytics import AnalyticsAway
 from gateway.http.errors import APIError
 from gateway.management.http.app import AdminApp
 from gateway.management.operations.routes import PREFIX
+from gateway.refusals.refusal import Refusal
 from gateway.tenancy import Limits
 
 TIERS = {"premium": Limits(), "standard": Limits(concurrent=4)}
@@ -96,6 +97,10 @@ class Admin:
 async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
     """In the place of the rest of the gateway."""
     raise APIError(404, "elsewhere", code="elsewhere")
+
+
+def unrecorded(refusal: Refusal) -> None:
+    """In the place of the log of refusals."""
 
 
 NOBODY = "00000000-0000-0000-0000-000000000000"

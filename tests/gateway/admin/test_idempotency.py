@@ -15,7 +15,7 @@ from gateway.management.operations.context import AdminContext
 from gateway.management.operations.routes import PREFIX
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import open_database
-from tests.gateway.admin.harness import Admin, Clock, elsewhere
+from tests.gateway.admin.harness import Admin, Clock, elsewhere, unrecorded
 from tests.support.tenants import PEPPER
 
 ACME = {"name": "acme", "tier": "premium"}
@@ -106,7 +106,9 @@ async def test_a_hundred_at_once_have_one_effect(admin: Admin) -> None:
 async def test_gateways_that_share_a_database_act_once(admin: Admin, context: AdminContext, database_url: str) -> None:
     database = open_database(database_url)
     second = AdminApp(replace(context, database=database))
-    transport = httpx.ASGITransport(ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, second), RequestOutcomes(), print))
+    transport = httpx.ASGITransport(
+        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, second), RequestOutcomes(), unrecorded)
+    )
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         both = [admin, Admin(second, http, admin.keys)]
         responses = await asyncio.gather(
@@ -149,7 +151,7 @@ async def test_a_crash_leaves_nothing_or_the_answer(admin: Admin, context: Admin
     first = await admin.request("POST", "/tenants", json=ACME, headers=under("k"))
     restarted = AdminApp(context)
     transport = httpx.ASGITransport(
-        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, restarted), RequestOutcomes(), print)
+        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, restarted), RequestOutcomes(), unrecorded)
     )
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         again = await Admin(restarted, http, admin.keys).request("POST", "/tenants", json=ACME, headers=under("k"))

@@ -41,7 +41,7 @@ from gateway.metering.journal.journal import Journal
 from gateway.telemetry.outcomes import RequestOutcomes
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
-from tests.gateway.admin.harness import TIERS
+from tests.gateway.admin.harness import TIERS, unrecorded
 from tests.support.tenants import PEPPER
 from tests.support.writers import TenantWriter
 
@@ -102,7 +102,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     )
     app = AdminApp(context)
     with TestClient(
-        ErrorMiddleware(MountByPrefix(Starlette(), PREFIX, app), RequestOutcomes(), print), base_url="http://turnpike"
+        ErrorMiddleware(MountByPrefix(Starlette(), PREFIX, app), RequestOutcomes(), unrecorded),
+        base_url="http://turnpike",
     ) as client:
 
         async def prepare() -> tuple[str, dict[str, str]]:
