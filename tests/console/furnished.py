@@ -13,10 +13,16 @@ from gateway.management.operations.operations import Operations
 from gateway.management.operations.roles import Administrator, Role
 from tests.console.events import of_tenant, used
 from tests.console.house import ACME, TENANTS, House
-from tests.support.usage_samples import Event
+from tests.support.refusal_samples import refusal, store_refusals
+from tests.support.usage_samples import HOUR_MS, Event
 
 PROMPT, CACHED, COMPLETION = 100, 50, 400
 """Nanodollars a token, as the house's prices have it."""
+NO_MODEL = {"model": "gpt-4o", "outcome": "refused", "status": 404, "code": "model_not_found", "limit_name": ""}
+UNKNOWN_KEY = {
+    **dict.fromkeys(("tenant_id", "key_id", "tier", "model", "limit_name"), ""),
+    **{"outcome": "refused", "status": 401, "code": "invalid_api_key"},
+}
 ENDINGS = ("stop", "stop", "stop", "length", "tool_calls")
 
 
@@ -41,6 +47,7 @@ async def furnish(house: House) -> Furnished:
     last_month = datetime.now(UTC).replace(day=1, hour=12) - timedelta(days=9)
     await used(house, *usage(house, versions, last_month, 40))
     await used(house, *usage(house, versions, datetime.now(UTC), 160, first=41))
+    await refused(house)
     limits = {"requests_per_minute": 600, "tokens_per_minute": 200_000, "nanodollars_per_month": 250 * 10**9}
     await change("replaceLimits", acme, {"kind": "tenant", **limits})
     final = await change("finaliseInvoice", acme, {"month": f"{last_month:%Y-%m}"})
@@ -57,6 +64,21 @@ async def furnish(house: House) -> Furnished:
         "request_id": "req_50",
     }
     return Furnished(house, parts)
+
+
+async def refused(house: House) -> None:
+    """Refusals of the last day: limits, an unknown model, an unknown key."""
+    acme, key_id = house.tenant[ACME].id, house.keys[ACME].split("-")[1]
+    now_ms = int(datetime.now(UTC).timestamp() * 1000)
+    rows = []
+    for hour in range(20):
+        at_ms = now_ms - hour * HOUR_MS - 60_000
+        rows += [
+            refusal(3 * hour + 1, at_ms, tenant_id=acme, key_id=key_id, model="tiny", requests=40 - hour),
+            refusal(3 * hour + 2, at_ms, tenant_id=acme, key_id=key_id, **NO_MODEL, requests=hour % 5 + 1),
+            refusal(3 * hour + 3, at_ms, **UNKNOWN_KEY, requests=hour % 7 + 1),
+        ]
+    await store_refusals(house.services.analytics, rows)
 
 
 async def price_versions(operations: Operations, administrator: Administrator) -> dict[str, str]:

@@ -198,6 +198,7 @@ def exported(site: Site) -> dict[str, set[str]]:
     intake = Intake(NoSource(), Verification(SIGNER))  # type: ignore[arg-type]
     sink.register(SinkCollector(Sink(NoSource(), intake), found, found, lambda: True))  # type: ignore[arg-type]
     site.ask(1)
+    assert httpx.get(f"{site.program.url}/v1/models").status_code == 401
     texts = (httpx.get(f"{site.program.url}/metrics").text, metrics.render().decode(), generate_latest(sink).decode())
     named: dict[str, set[str]] = {}
     for line in "".join(texts).splitlines():

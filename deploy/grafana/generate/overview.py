@@ -251,6 +251,33 @@ _TENANTS = Row(
             meaning="What answers cost their tenants, by the model that gave them.",
             bad="a gap: usage does not arrive. See Books.",
         ),
+        Panel(
+            title="Refused by tenant",
+            form=Form.BARS,
+            unit="reqps",
+            queries=(
+                PromQL(
+                    f"topk(10, {total(rate(chosen('turnpike_refused_requests_total')), 'tenant')})",
+                    named("tenant"),
+                ),
+            ),
+            meaning="Refused requests of the ten tenants with most of them; `(unknown)` presented no key of a tenant, "
+            "`(other)` are all beyond the first 100 tenants.",
+            bad="a tenant that stays: its client retries in vain. The console's page Refusals has keys, models and "
+            "limits.",
+            runbook="TurnpikeTenantRefused",
+            width=12,
+        ),
+        Panel(
+            title="Refused by error code",
+            form=Form.BARS,
+            unit="reqps",
+            queries=(PromQL(total(rate(chosen("turnpike_refused_requests_total")), "code"), named("code")),),
+            meaning="Refused requests of all tenants, by the error code that clients got.",
+            bad="`overloaded`, or a code that begins with a release.",
+            runbook="TurnpikeTenantRefused",
+            width=12,
+        ),
     ),
 )
 

@@ -19,6 +19,7 @@ from gateway.management.cli import (
     policies,
     prices,
     reconcile,
+    refusals,
     route,
     serve,
     sink,
@@ -35,6 +36,7 @@ app.command("distill")(distill.distill)
 
 app.command("sink")(sink.sink)
 app.command("reconcile")(reconcile.reconcile)
+app.command("refusals")(refusals.refusals)
 
 load = group(app, "bench", "Put load on any OpenAI-compatible server and report latencies.", {"compare": bench.compare})
 load.callback(help=bench.bench.__doc__, invoke_without_command=True)(bench.bench)

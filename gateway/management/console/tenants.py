@@ -6,6 +6,7 @@ from gateway.http.errors import APIError
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.policies import declare_forms, policy_forms
+from gateway.management.console.refusals import reasons_of_tenant
 from gateway.management.console.screens import Page, PageRequest, Redirect, Screens
 from gateway.management.operations.roles import READERS
 
@@ -41,6 +42,7 @@ async def one(context: ConsoleContext, page_request: PageRequest) -> Page:
     values = {
         "tenant": tenant,
         "balance": await balance_of(page_request),
+        "reasons": await reasons_of_tenant(page_request, tenant["id"]),
         "policies": await policy_forms(page_request),
         "tiers": [(tier, tier) for tier in context.admin.tiers],
         "may_change": page_request.may("updateTenant"),
