@@ -44,7 +44,7 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
     """Load the models, serve on `listener` until SIGTERM or SIGINT, drain for `shutdown_deadline_s`, and return.
 
     `termination` is installed. Once the server is ready, its first signal starts the drain. With `demo`, a tenant and a
-    new key are created, and a first request is printed, ready to paste.
+    new key are created, and a banner with a first request is printed.
 
     Raises:
         OperatorError: a model or the database does not match the settings, or the settings are unsafe.

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import shlex
 import socket
 from collections.abc import Callable
 
-import orjson
 import structlog
 import uvloop
 
@@ -19,6 +17,7 @@ from gateway.management.operations.change import Changes
 from gateway.management.operations.keys import NewKey
 from gateway.management.operations.local import LocalOperations
 from gateway.management.operations.tenants import NewTenant
+from gateway.process.demo_banner import demo_banner
 from gateway.process.listener import local_url
 from gateway.process.opening import open_prices, open_services
 from gateway.process.server import Server
@@ -27,7 +26,6 @@ from gateway.tenancy import TenantExists, open_database
 from gateway.tenancy.schema import upgrade
 
 DEMO_TENANT = "demo"
-DEMO_QUESTION = "What is the capital of France?"
 
 _log = structlog.get_logger("turnpike.serve")
 
@@ -58,22 +56,11 @@ def serve(
     def announce(demo_key: str | None) -> None:
         _log.info("ready", url=url, models=list(engine.models))
         if demo_key is not None:
-            print(demo_invitation(url, next(iter(engine.models)), demo_key), flush=True)
+            model = next(iter(engine.models))
+            print(demo_banner(url, model, demo_key, settings.data_dir, settings.models_dir), flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, engine, pepper, listener, termination, announce, demo=demo))
-
-
-def demo_invitation(url: str, model: str, key: str) -> str:
-    """The shell command of the demo's request."""
-    body = {"model": model, "messages": [{"role": "user", "content": DEMO_QUESTION}], "temperature": 0, "stream": True}
-    command = [
-        *("curl", "-N", f"{url}/v1/chat/completions"),
-        *("-H", f"Authorization: Bearer {key}"),
-        *("-H", "Content-Type: application/json"),
-        *("-d", orjson.dumps(body).decode()),
-    ]
-    return f"\nTurnpike is ready. Ask it something:\n\n{shlex.join(command)}\n"
 
 
 async def make_demo_key(admin: AdminApp, tier: str) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import urllib.request
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.demo_banner import key_of, read_banner
 from tests.support.servers import free_port
 from tests.support.wheel import ROOT, build_wheel
 
@@ -68,11 +68,7 @@ def demo(environment: Path, folder: Path, models_dir: Path) -> Iterator[tuple[st
         )
     try:
         assert server.stdout is not None
-        line = next((line for line in server.stdout if line.startswith("curl ")), None)
-        assert line is not None, (folder / "log").read_text(encoding="utf-8")
-        key = re.search(r"Bearer (\S+?)'", line)
-        assert key is not None
-        yield f"http://127.0.0.1:{port}", key[1]
+        yield f"http://127.0.0.1:{port}", key_of(read_banner(server.stdout))
     finally:
         server.terminate()
         server.communicate(timeout=START_S)
@@ -83,7 +79,7 @@ def answer(url: str, key: str) -> str:
     question = {"model": "smollm2", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
     request = urllib.request.Request(
         f"{url}/v1/chat/completions",
-        json.dumps(question | {"temperature": 0}).encode(),
+        json.dumps(question).encode(),
         {"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=START_S) as response:

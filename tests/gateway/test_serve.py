@@ -4,7 +4,6 @@ import json
 import os
 import re
 import selectors
-import shlex
 import signal
 import socket
 import subprocess
@@ -18,8 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.process.demo_banner import DEMO_QUESTION, demo_banner
 from gateway.process.listener import bind, local_url
-from gateway.process.serving import demo_invitation
+from tests.support.demo_banner import commands_of, key_of, read_banner
 from tests.support.servers import free_port
 
 
@@ -40,18 +40,20 @@ class Gateway:
                 command, env=self.environment, stdout=subprocess.PIPE, stderr=log, text=True
             )
         self.url = f"http://127.0.0.1:{port}"
-        self.curl = self._read_curl()
-        self.key = next(part for part in self.curl if part.startswith("Authorization:")).rpartition(" ")[2]
+        self.banner = self._read_banner()
+        self.key = key_of(self.banner)
 
-    def _read_curl(self) -> list[str]:
+    def _read_banner(self) -> str:
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             assert selector.select(30), self.log.read_text()
-        for line in self.process.stdout:
-            if line.startswith("curl "):
-                return shlex.split(line)
-        pytest.fail(self.log.read_text())
+        return read_banner(self.process.stdout)
+
+    def paste(self) -> str:
+        """What the banner's commands print."""
+        shell = ["bash", "-ec", commands_of(self.banner)]
+        return subprocess.run(shell, capture_output=True, text=True, timeout=60, check=True).stdout
 
     def turnpike(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another command on the same data."""
@@ -75,11 +77,20 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def test_the_printed_request_streams_an_answer(gateway: Gateway) -> None:
-    done = subprocess.run(gateway.curl, capture_output=True, text=True, timeout=60, check=True)
-    chunks = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line.startswith("data: ")]
+    chunks = [line.removeprefix("data: ") for line in gateway.paste().splitlines() if line.startswith("data: ")]
     assert chunks.pop() == "[DONE]"
     deltas = [choice["delta"] for chunk in chunks for choice in json.loads(chunk)["choices"]]
     assert "".join(delta.get("content") or "" for delta in deltas) == "Paris is the capital"
+
+
+def test_the_banner_leads_to_everything_and_fits_a_terminal(gateway: Gateway) -> None:
+    data = gateway.environment["TURNPIKE_DATA_DIR"]
+    assert f"{gateway.url}/console" in gateway.banner
+    assert f"{gateway.url}/docs" in gateway.banner
+    assert data in gateway.banner
+    assert f"rm -r {data}" in gateway.banner
+    assert "temperature" not in gateway.banner
+    assert all(len(line) <= 80 for line in gateway.banner.splitlines() if data not in line and "rm -r" not in line)
 
 
 def test_a_revoked_key_is_refused_within_five_seconds(gateway: Gateway) -> None:
@@ -146,8 +157,7 @@ def test_tenants_of_a_tier_that_is_gone_are_named_at_the_start(tmp_path: Path, m
     subprocess.run(create, check=True, capture_output=True)
     monkeypatch.setenv("TURNPIKE_SERVICE_CLASSES", '{"gold": {"priority": 1}, "bulk": {"priority": 2}}')
     with closing(Gateway(tmp_path, free_port())) as gateway:
-        done = subprocess.run(gateway.curl, capture_output=True, text=True, timeout=60, check=True)
-        assert "[DONE]" in done.stdout
+        assert "[DONE]" in gateway.paste()
         assert gateway.turnpike("tenant", "list").stdout.split("demo")[1].split()[0] == "bulk"
         warnings = [
             line for line in map(json.loads, gateway.log.read_text().splitlines()) if line["level"] == "warning"
@@ -155,13 +165,17 @@ def test_tenants_of_a_tier_that_is_gone_are_named_at_the_start(tmp_path: Path, m
     assert [warning["tenants_by_tier"] for warning in warnings] == [{"premium": 1}]
 
 
-def test_the_invitation_survives_a_shell() -> None:
-    text = demo_invitation("http://127.0.0.1:8080", 'it\'s "odd" $HOME', "tp-key")
-    (line,) = [line for line in text.splitlines() if line.startswith("curl ")]
-    *_, flag, body = shlex.split(line)
-    assert flag == "-d"
-    assert json.loads(body)["model"] == 'it\'s "odd" $HOME'
-    assert json.loads(body)["messages"][0]["content"] == "What is the capital of France?"
+def test_the_banner_survives_a_shell() -> None:
+    name = 'it\'s "odd" $HOME'
+    key = "tp-" + "a" * 56
+    banner = demo_banner("http://127.0.0.1:8080", name, key, Path("/a folder"), Path("/models"))
+    script = f"curl() {{ printf '%s\\0' \"$@\"; }}\n{commands_of(banner)}"
+    done = subprocess.run(["bash", "-ec", script], capture_output=True, text=True, check=True)
+    arguments = done.stdout.split("\0")
+    assert f"Authorization: Bearer {key}" in arguments
+    body = json.loads(arguments[arguments.index("-d") + 1])
+    assert body == {"model": name, "stream": True, "messages": [{"role": "user", "content": DEMO_QUESTION}]}
+    assert "rm -r '/a folder'" in banner
 
 
 @pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1")])

@@ -43,9 +43,7 @@ def serve(
         int | None, typer.Option("--max-running", help="Maximum number of running sequences. [default: 64 on a CPU]")
     ] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="Number of compute threads.")] = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Create a tenant and a key, and print a request for the shell.")
-    ] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Create a tenant and a key, and print a first request.")] = False,
 ) -> None:
     """Serve models over the OpenAI API until SIGTERM or Ctrl-C."""
     settings = settings_from(
