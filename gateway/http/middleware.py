@@ -19,7 +19,7 @@ from gateway.http.bounds import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_CHARS
 from gateway.http.error_format import request_id_headers, send_error
 from gateway.http.errors import SHUTTING_DOWN, APIError, ClientGone, as_api_error, internal_error, shutting_down
 from gateway.http.request_state import RequestState, begin_request, request_state
-from gateway.refusals.refusal import Refusal
+from gateway.refusals.refusal import Kind, Refusal
 from gateway.telemetry.outcomes import RequestOutcome, RequestOutcomes
 from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import InvalidKey
@@ -209,20 +209,13 @@ def refusal_of(scope: Scope, state: RequestState) -> Refusal | None:
         return None
     if owner is None and not scope["path"].startswith("/v1/"):
         return None
-    return Refusal(
-        at_ms=time.time_ns() // 1_000_000,
-        request_id=state.request_id,
-        tenant_id="" if owner is None else owner.tenant_id,
-        tenant_name="" if owner is None else owner.tenant_name,
-        key_id="" if owner is None else owner.key_id,
-        tier="" if owner is None else owner.tier,
-        model=state.model,
-        endpoint=endpoint_of(scope["path"]),
-        outcome=outcome_of(state),
-        status=status,
-        code=state.error or "unknown_error",
-        limit_name=state.limit_name,
+    tenant_id, tenant_name, key_id, tier = (
+        ("", "", "", "") if owner is None else (owner.tenant_id, owner.tenant_name, owner.key_id, owner.tier)
     )
+    code = state.error or "unknown_error"
+    endpoint, outcome = endpoint_of(scope["path"]), outcome_of(state)
+    kind = Kind(tenant_id, key_id, tier, state.model, endpoint, outcome, status, code, state.limit_name)
+    return Refusal(time.time_ns() // 1_000_000, state.request_id, tenant_name, kind)
 
 
 def new_request_id() -> str:

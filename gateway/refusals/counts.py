@@ -7,13 +7,11 @@ administrator adds tenants, so those rows are bounded, too. All refusals of a te
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from gateway.analytics.refusals import StoredRefusal
 from gateway.common.ids import new_event_id
 from gateway.common.timestamps import utc_from_ms
-from gateway.refusals.refusal import Refusal
-from gateway.telemetry.outcomes import RequestOutcome
+from gateway.refusals.refusal import Kind, Refusal
 
 MAX_ROWS_PER_TENANT = 100
 MAX_ROWS = 5_000
@@ -27,21 +25,6 @@ OTHER = "(other)"
 _MINUTE_MS = 60_000
 
 
-class _Kind(NamedTuple):
-    """The common values of the refusals in one row."""
-
-    minute: int
-    tenant_id: str
-    key_id: str
-    tier: str
-    model: str
-    endpoint: str
-    outcome: RequestOutcome
-    status: int
-    code: str
-    limit_name: str
-
-
 @dataclass(slots=True)
 class _Row:
     requests: int = 0
@@ -53,7 +36,8 @@ class RefusalCounts:
     """The refusals since the last `take`. For one event loop."""
 
     def __init__(self) -> None:
-        self._rows: dict[_Kind, _Row] = {}
+        self._rows: dict[tuple[int, Kind], _Row] = {}
+        """By minute since the epoch and kind."""
         self._rows_of: dict[str, int] = {}
         """By tenant: rows with their own key, model and endpoint."""
 
@@ -62,21 +46,10 @@ class RefusalCounts:
 
     def add(self, refusal: Refusal) -> bool:
         """Count a refusal. False: there are `MAX_ALL_ROWS` rows, and none is of its kind."""
-        kind = _Kind(
-            refusal.at_ms // _MINUTE_MS,
-            refusal.tenant_id,
-            refusal.key_id,
-            refusal.tier,
-            refusal.model,
-            refusal.endpoint,
-            refusal.outcome,
-            refusal.status,
-            refusal.code,
-            refusal.limit_name,
-        )
-        row = self._rows.get(kind)
+        bucket = (refusal.at_ms // _MINUTE_MS, refusal.kind)
+        row = self._rows.get(bucket)
         if row is None:
-            row = self._new_row(kind)
+            row = self._new_row(*bucket)
             if row is None:
                 return False
         row.requests += 1
@@ -104,7 +77,7 @@ class RefusalCounts:
                 requests=row.requests,
                 request_id=row.request_id,
             )
-            for kind, row in rows.items()
+            for (_, kind), row in rows.items()
         ]
 
     def check(self) -> None:
@@ -112,18 +85,18 @@ class RefusalCounts:
         assert len(self._rows) <= MAX_ALL_ROWS
         assert sum(self._rows_of.values()) <= MAX_ROWS
         assert all(count <= MAX_ROWS_PER_TENANT for count in self._rows_of.values())
-        own = sum(OTHER not in (kind.key_id, kind.model, kind.endpoint) for kind in self._rows)
+        own = sum(OTHER not in (kind.key_id, kind.model, kind.endpoint) for _, kind in self._rows)
         assert own <= sum(self._rows_of.values())
 
-    def _new_row(self, kind: _Kind) -> _Row | None:
+    def _new_row(self, minute: int, kind: Kind) -> _Row | None:
         of_tenant = self._rows_of.get(kind.tenant_id, 0)
         if of_tenant < MAX_ROWS_PER_TENANT and len(self._rows) < MAX_ROWS:
             self._rows_of[kind.tenant_id] = of_tenant + 1
         else:
             kind = kind._replace(key_id=OTHER, model=OTHER, endpoint=OTHER)
-            if (row := self._rows.get(kind)) is not None:
+            if (row := self._rows.get((minute, kind))) is not None:
                 return row
             if len(self._rows) >= MAX_ALL_ROWS:
                 return None
-        row = self._rows[kind] = _Row()
+        row = self._rows[minute, kind] = _Row()
         return row

@@ -65,8 +65,8 @@ class RefusalLog:
 
     def record(self, refusal: Refusal) -> None:
         """Count a refused request. It neither waits nor raises."""
-        if refusal.outcome is not RequestOutcome.FAILED:
-            labels = (self._label_of(refusal), refusal.code)
+        if refusal.kind.outcome is not RequestOutcome.FAILED:
+            labels = (self._label_of(refusal), refusal.kind.code)
             self.refused_total[labels] = self.refused_total.get(labels, 0) + 1
         if self._counts.add(refusal):
             self._unstored += 1
@@ -138,14 +138,15 @@ class RefusalLog:
 
     def _label_of(self, refusal: Refusal) -> str:
         """The tenant's label. Names of tenants have no parentheses."""
-        if not refusal.tenant_id:
+        tenant_id = refusal.kind.tenant_id
+        if not tenant_id:
             return UNKNOWN
-        label = self._labels.get(refusal.tenant_id)
+        label = self._labels.get(tenant_id)
         if label is not None:
             return label
         if len(self._labels) >= MAX_LABELLED_TENANTS:
             return OTHER
-        return self._labels.setdefault(refusal.tenant_id, refusal.tenant_name)
+        return self._labels.setdefault(tenant_id, refusal.tenant_name)
 
     async def _run(self) -> None:
         while True:

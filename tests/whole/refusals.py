@@ -49,7 +49,7 @@ class Refusals:
         """A process ends, in order or not."""
         for row in log._buffer.values():
             self.lost[row.tenant_id, row.code] += row.requests
-        for kind, row in log._counts._rows.items():
+        for (_, kind), row in log._counts._rows.items():
             self.lost[kind.tenant_id, kind.code] += row.requests
 
     def check(self, stored: Counts) -> None:

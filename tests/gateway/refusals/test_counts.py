@@ -1,7 +1,6 @@
 """However many requests are refused, and for whatever names: all are counted, in few rows."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,30 +8,16 @@ from hypothesis import strategies as st
 
 from gateway.refusals import counts as module
 from gateway.refusals.counts import MAX_ROWS_PER_TENANT, OTHER, RefusalCounts
-from gateway.refusals.refusal import Refusal
-from gateway.telemetry.outcomes import RequestOutcome
+from tests.support.refusal_samples import TODAY_MS, a_refusal
 
-AT_MS = 1_800_000_000_000
-LIMITED = Refusal(
-    at_ms=AT_MS,
-    request_id="req_1",
-    tenant_id="t1",
-    tenant_name="acme",
-    key_id="key_1",
-    tier="standard",
-    model="large",
-    endpoint="/v1/chat/completions",
-    outcome=RequestOutcome.TURNED_AWAY,
-    status=429,
-    code="rate_limit_exceeded",
-    limit_name="tenant.requests_per_minute",
-)
+AT_MS = TODAY_MS
+LIMITED = a_refusal()
 
 
 def test_equal_refusals_of_a_minute_are_one_row_with_the_last_request() -> None:
     counts = RefusalCounts()
     for second in range(60):
-        assert counts.add(replace(LIMITED, at_ms=AT_MS + second * 1000, request_id=f"req_{second}"))
+        assert counts.add(a_refusal(at_ms=AT_MS + second * 1000, request_id=f"req_{second}"))
     [row] = counts.take("journal-1")
     assert (row.requests, row.request_id) == (60, "req_59")
     assert row.occurred_at.timestamp() * 1000 == AT_MS + 59_000
@@ -59,7 +44,7 @@ def test_equal_refusals_of_a_minute_are_one_row_with_the_last_request() -> None:
 def test_refusals_that_differ_are_rows_of_their_own(changed: dict) -> None:
     counts = RefusalCounts()
     counts.add(LIMITED)
-    counts.add(replace(LIMITED, **changed))
+    counts.add(a_refusal(**changed))
     rows = counts.take("a")
     assert [row.requests for row in rows] == [1, 1]
     assert rows[0].refusal_id != rows[1].refusal_id
@@ -69,15 +54,19 @@ def test_a_tenant_that_invents_names_has_few_rows_and_all_its_refusals_by_code()
     counts = RefusalCounts()
     for number in range(5_000):
         code = "model_not_found" if number % 2 else "rate_limit_exceeded"
-        counts.add(replace(LIMITED, model=f"model-{number}", code=code))
-    counts.add(replace(LIMITED, tenant_id="t2"))
+        counts.add(a_refusal(model=f"model-{number}", code=code))
+    counts.add(a_refusal(tenant_id="t2"))
     counts.check()
     rows = counts.take("a")
     assert len(rows) == MAX_ROWS_PER_TENANT + 2 + 1
     by_code = Counter[tuple[str, str]]()
     for row in rows:
         by_code[row.tenant_id, row.code] += row.requests
-    assert by_code == {("t1", "model_not_found"): 2500, ("t1", "rate_limit_exceeded"): 2500, ("t2", LIMITED.code): 1}
+    assert by_code == {
+        ("t1", "model_not_found"): 2500,
+        ("t1", "rate_limit_exceeded"): 2500,
+        ("t2", LIMITED.kind.code): 1,
+    }
     assert [row.model for row in rows if row.tenant_id == "t2"] == ["large"], "it does not pay for the other's rows"
     assert {row.key_id for row in rows if row.model == OTHER} == {OTHER}
 
@@ -85,8 +74,8 @@ def test_a_tenant_that_invents_names_has_few_rows_and_all_its_refusals_by_code()
 def test_a_kind_that_has_a_row_keeps_it_when_the_tenant_has_its_most() -> None:
     counts = RefusalCounts()
     for number in range(2 * MAX_ROWS_PER_TENANT):
-        counts.add(replace(LIMITED, model=f"model-{number}"))
-    counts.add(replace(LIMITED, model="model-0"))
+        counts.add(a_refusal(model=f"model-{number}"))
+    counts.add(a_refusal(model="model-0"))
     assert [row.requests for row in counts.take("a") if row.model == "model-0"] == [2]
 
 
@@ -97,9 +86,7 @@ def test_no_bound_is_passed_and_each_refusal_is_counted_or_dropped(drawn: list[t
             patched.setattr(module, name, bound)
         counts, counted = RefusalCounts(), 0
         for tenant, model, code in drawn:
-            counted += counts.add(
-                replace(LIMITED, tenant_id=f"t{tenant}", model=f"m{model}", code=f"c{code}", request_id="x")
-            )
+            counted += counts.add(a_refusal(tenant_id=f"t{tenant}", model=f"m{model}", code=f"c{code}", request_id="x"))
             counts.check()
         rows = counts.take("a")
         assert sum(row.requests for row in rows) == counted

@@ -1,7 +1,6 @@
 """What is recorded is stored once, whatever becomes of the store's answers; what is not stored is counted."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -11,26 +10,12 @@ from gateway.analytics.refusals import RefusalDimension, count_refusals, latest_
 from gateway.analytics.sums import TimeRange
 from gateway.refusals import refusal_log as module
 from gateway.refusals.metrics import RefusalCollector
-from gateway.refusals.refusal import Refusal
 from gateway.refusals.refusal_log import MAX_LABELLED_TENANTS, RefusalLog
 from gateway.telemetry.outcomes import RequestOutcome
-from tests.support.refusal_samples import TODAY_MS
+from tests.support.refusal_samples import TODAY_MS, a_refusal
 from tests.support.refusal_table import AWAY, RefusalTable
 
-LIMITED = Refusal(
-    at_ms=TODAY_MS,
-    request_id="req_1",
-    tenant_id="t1",
-    tenant_name="acme",
-    key_id="key_1",
-    tier="standard",
-    model="large",
-    endpoint="/v1/chat/completions",
-    outcome=RequestOutcome.TURNED_AWAY,
-    status=429,
-    code="rate_limit_exceeded",
-    limit_name="tenant.requests_per_minute",
-)
+LIMITED = a_refusal()
 
 
 @pytest.fixture
@@ -63,7 +48,7 @@ async def test_a_flush_is_repeated_until_it_is_acknowledged(
     table.failures, table.loses_answers = [AWAY, AWAY], loses_answers
     log.record(LIMITED)
     await log.flush()
-    log.record(replace(LIMITED, code="overloaded"))
+    log.record(a_refusal(code="overloaded"))
     await log.flush()
     assert log.unstored_requests == 2
     await log.flush()
@@ -77,8 +62,8 @@ async def test_while_the_store_is_away_the_oldest_rows_are_dropped_and_counted(
     monkeypatch.setattr(module, "MAX_BUFFERED_ROWS", 3)
     table.failures = [AWAY] * 5
     for code in "abcde":
-        log.record(replace(LIMITED, code=code))
-        log.record(replace(LIMITED, code=code))
+        log.record(a_refusal(code=code))
+        log.record(a_refusal(code=code))
         await log.flush()
     assert (log.unstored_requests, log.dropped_total) == (6, 4)
     await log.flush()
@@ -90,7 +75,7 @@ async def test_rows_that_the_store_rejects_do_not_keep_others_waiting(log: Refus
     table.failures = [AnalyticsRefused("no such table")]
     log.record(LIMITED)
     await log.flush()
-    log.record(replace(LIMITED, code="overloaded"))
+    log.record(a_refusal(code="overloaded"))
     await log.flush()
     assert (log.dropped_total, log.unstored_requests) == (1, 0)
     assert table.by_code() == {("t1", "overloaded"): 1}
@@ -101,7 +86,7 @@ async def test_many_rows_are_stored_in_several_inserts(
 ) -> None:
     monkeypatch.setattr(module, "INSERT_ROWS", 4)
     for number in range(10):
-        log.record(replace(LIMITED, model=f"model-{number}"))
+        log.record(a_refusal(model=f"model-{number}"))
     table.failures = [AWAY]
     await log.flush()
     await log.flush()
@@ -116,7 +101,7 @@ async def test_refusals_are_flushed_by_time_and_at_the_end(table: RefusalTable) 
     async with asyncio.timeout(5):
         while not table.rows:
             await asyncio.sleep(0.01)
-    log.record(replace(LIMITED, code="overloaded"))
+    log.record(a_refusal(code="overloaded"))
     await log.aclose(deadline_s=1)
     assert table.requests == 2
 
@@ -161,10 +146,10 @@ async def test_the_metric_has_a_bounded_number_of_tenants(log: RefusalLog) -> No
         return registry.get_sample_value("turnpike_refused_requests_total", {"tenant": tenant, "code": code})
 
     for number in range(MAX_LABELLED_TENANTS + 5):
-        log.record(replace(LIMITED, tenant_id=f"t{number}", tenant_name=f"name{number}"))
-    log.record(replace(LIMITED, tenant_id="t0", tenant_name="name0"))
-    log.record(replace(LIMITED, tenant_id="", tenant_name="", code="invalid_api_key"))
-    log.record(replace(LIMITED, outcome=RequestOutcome.FAILED, code="service_unavailable"))
+        log.record(a_refusal(tenant_id=f"t{number}", tenant_name=f"name{number}"))
+    log.record(a_refusal(tenant_id="t0", tenant_name="name0"))
+    log.record(a_refusal(tenant_id="", tenant_name="", code="invalid_api_key"))
+    log.record(a_refusal(outcome=RequestOutcome.FAILED, code="service_unavailable"))
     assert shown("name0") == 2
     assert shown(f"name{MAX_LABELLED_TENANTS - 1}") == 1
     assert shown(f"name{MAX_LABELLED_TENANTS}") is None
@@ -181,7 +166,7 @@ async def test_a_flood_is_few_rows_in_the_store(tmp_path) -> None:
     await migrate(analytics)
     log = RefusalLog(analytics, "journal-1")
     for number in range(20_000):
-        log.record(replace(LIMITED, model=f"model-{number}", code="model_not_found"))
+        log.record(a_refusal(model=f"model-{number}", code="model_not_found"))
     await log.flush()
     window = TimeRange(TODAY_MS, TODAY_MS + 60_000)
     [count] = await count_refusals(analytics, window, by=[RefusalDimension.CODE])
