@@ -140,8 +140,8 @@ async def count_refusals(
     only: Mapping[RefusalDimension, str] | None = None,
     limit: int = MAX_PAGE_REFUSALS,
 ) -> list[RefusalCount]:
-    """Refusals by tenant, by code and limit, or by any other dimensions: at most `limit` groups, the largest first.
-    Without dimensions it is one group, or none if nothing was refused."""
+    """Refusals by tenant, by code and limit, or by any other dimensions, failed requests included: at most `limit`
+    groups, the largest first. Without dimensions it is one group, or none if nothing was refused."""
     dimensions = _ordered(by)
     condition, parameters = _matching(window, only)
     rows = await analytics.query(

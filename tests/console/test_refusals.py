@@ -12,6 +12,7 @@ from tests.console.house import ACME, GLOBEX, House
 from tests.support.refusal_samples import refusal, store_refusals
 
 NO_MODEL = {"outcome": "refused", "status": 404, "code": "model_not_found", "limit_name": "", "model": "gone"}
+FAULT = {"outcome": "failed", "status": 503, "code": "service_unavailable", "limit_name": ""}
 AT_MS = 1_773_489_600_000
 HOUR, END = (instant(utc_from_ms(AT_MS + hours * 3_600_000)) for hours in (0, 2))
 
@@ -25,6 +26,7 @@ async def refused(console: House) -> None:
             refusal(2, ago_ms(minutes=2), tenant_id=acme, requests=2, **NO_MODEL),
             refusal(3, ago_ms(minutes=3), tenant_id=globex, requests=70),
             refusal(4, ago_ms(hours=3), tenant_id="", key_id="", requests=900, **NO_MODEL),
+            refusal(5, ago_ms(hours=4), tenant_id=acme, requests=33, **FAULT),
         ],
     )
 
@@ -36,14 +38,14 @@ def listed(page: str) -> set[int]:
 async def test_refusals_are_filtered(console: House) -> None:
     await refused(console)
     wanted = {
-        "": {1, 2, 3, 4},
+        "": {1, 2, 3, 4, 5},
         "?window=hour": {1, 2, 3},
         f"?tenant_id={console.tenant[GLOBEX].id}": {3},
         f"?key_id={console.keys[ACME].split('-')[1]}": {1},
         "?model=gone": {2, 4},
         "?code=rate_limit_exceeded": {1, 3},
         "?limit_name=tenant.requests_per_minute&outcome=turned_away": {1, 3},
-        "?outcome=failed": set(),
+        "?outcome=failed": {5},
     }
     for query, numbers in wanted.items():
         assert listed(await console.page(f"/refusals{query}", "viewer")) == numbers, query
@@ -69,7 +71,7 @@ async def test_a_tenant_sees_its_own(console: House) -> None:
     await refused(console)
     for query in ("", f"?tenant_id={console.tenant[GLOBEX].id}"):
         page = await console.page(f"/refusals{query}", ACME)
-        assert listed(page) == {1, 2}
+        assert listed(page) == {1, 2, 5}
         assert "70" not in re.findall(r'class="number">(\d+)<', page)
     assert 'href="/console/limits"' in page
 
@@ -91,17 +93,24 @@ async def test_the_page_of_a_tenant_says_why_it_was_refused(console: House) -> N
     page = await console.page(f"/tenants/{console.tenant[ACME].id}", "viewer")
     assert re.search(r"rate_limit_exceeded</td><td>tenant.requests_per_minute</td><td class=\"number\">5<", page)
     assert "/console/refusals?tenant_id=" in page
+    assert "service_unavailable" not in page, "a failure is no refusal"
     assert "70" not in re.findall(r'class="number">(\d+)<', page)
 
 
 def test_figures_add_up_and_rare_codes_share_a_series() -> None:
     points = [
-        {"start": HOUR, "code": f"code_{number}", "limit": "tenant.x" if number % 2 else "", "requests": 20 - number}
+        {
+            "start": HOUR,
+            "code": f"code_{number}",
+            "limit": "tenant.x" if number % 2 else "",
+            "outcome": "failed" if number == 3 else "refused",
+            "requests": 20 - number,
+        }
         for number in range(12)
     ]
     answer = {"start": HOUR, "end": END, "bucket": "hour", "data": points}
     figures = figures_of(answer)
-    assert figures.total == sum(each["requests"] for each in points)
+    assert (figures.refused + figures.failed, figures.failed) == (sum(each["requests"] for each in points), 17)
     assert figures.reasons[0] == Reason("code_0", "", 20)
     assert [each.name for each in figures.chart.legend] == [*(f"code_{n}" for n in range(7)), "others"]
     assert figures.chart.rows[0][-1] == str(sum(20 - number for number in range(7, 12)))

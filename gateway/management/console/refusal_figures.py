@@ -9,6 +9,7 @@ from gateway.analytics.sums import Grain
 from gateway.management.console.charts import Chart, Series, stacked_bars
 from gateway.management.console.formatting import short, whole
 from gateway.management.console.usage_figures import MAX_SERIES, OTHERS, bucket_starts, place_name
+from gateway.telemetry.outcomes import RequestOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +23,20 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class RefusalFigures:
-    """The figures of a window. `reasons`: the most frequent first."""
+    """The figures of a window, in requests. `reasons`: the most frequent first."""
 
-    total: int
+    refused: int
+    failed: int
     reasons: tuple[Reason, ...]
     chart: Chart
 
 
 def figures_of(answer: Mapping[str, Any]) -> RefusalFigures:
-    """`answer`: that of `readRefusals`, grouped by `code` and `limit`."""
-    reasons = reasons_of(answer["data"])
-    return RefusalFigures(sum(each.requests for each in reasons), reasons, _by_code(answer))
+    """`answer`: that of `readRefusals`, grouped by `code`, `limit` and `outcome`."""
+    points = answer["data"]
+    failed = sum(point["requests"] for point in points if point["outcome"] == RequestOutcome.FAILED)
+    total = sum(point["requests"] for point in points)
+    return RefusalFigures(total - failed, failed, reasons_of(points), _by_code(answer))
 
 
 def reasons_of(points: Sequence[Mapping[str, Any]]) -> tuple[Reason, ...]:

@@ -22,6 +22,7 @@ from gateway.management.console.refusal_figures import Reason, figures_of, reaso
 from gateway.management.console.screens import Page, PageRequest, Screens
 from gateway.management.operations.refusals import OUTCOMES
 from gateway.management.operations.roles import READERS
+from gateway.telemetry.outcomes import RequestOutcome
 
 MAX_BUCKETS = 400
 """In a chart: more bars cannot be told apart."""
@@ -55,7 +56,7 @@ async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
         only = query.given(*FILTERS)
         is_typed = bool(query.get("start") or query.get("end"))
         grain = _grain_of(window, context.now()) if is_typed else span_of(query, DEFAULT_SPAN).grain
-        asked = {**window, **only, "by": "code,limit", "bucket": grain.value}
+        asked = {**window, **only, "by": "code,limit,outcome", "bucket": grain.value}
         answer = await reading(page_request)("readRefusals", query=asked)
         listed = await reading(page_request)("listRefusals", query={**window, **only, **query.given("cursor")})
     except APIError as error:
@@ -70,14 +71,14 @@ async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
 async def reasons_of_tenant(page_request: PageRequest, tenant_id: str) -> tuple[Reason, ...] | None:
     """Why a tenant was refused in the last 24 hours, the most frequent reason first; None while the analytics store
     does not answer, which need not take the rest of a page along."""
-    query = {"tenant_id": tenant_id, "by": "code,limit"}
+    query = {"tenant_id": tenant_id, "by": "code,limit,outcome"}
     try:
         answer = await page_request.actions.read("readRefusals", query=query)
     except APIError as error:
         if error.status != 503:
             raise
         return None
-    return reasons_of(answer["data"])
+    return reasons_of([point for point in answer["data"] if point["outcome"] != RequestOutcome.FAILED])
 
 
 def limits_address(page_request: PageRequest, refusal: Mapping[str, Any]) -> str | None:
