@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,13 +31,23 @@ from gateway.generation.stages import Stages
 from gateway.http.error_format import format_error
 from gateway.http.errors import as_api_error
 from gateway.http.front_page import FrontPage
+from gateway.http.made_body import document_endpoint
 from gateway.http.middleware import Authorisation, BodyLimit, ErrorMiddleware, MountByPrefix
 from gateway.http.request_state import request_state
 from gateway.management.console.opening import open_console
 from gateway.management.console.screens import PREFIX as CONSOLE_PREFIX
+from gateway.management.http.app import DOCUMENT_PATH as ADMIN_DOCUMENT_PATH
 from gateway.management.http.app import AdminApp
 from gateway.management.http.self_service import OwnLimits, OwnRefusals, OwnUsage
 from gateway.management.operations.routes import PREFIX as ADMIN_PREFIX
+from gateway.reference.document import v1_document
+from gateway.reference.endpoints import (
+    DOCUMENT_PATH,
+    PAGE_PATH,
+    STYLE_PATH,
+    page_endpoint,
+    style_endpoint,
+)
 
 RELAY_DEADLINE_S = 2.0
 """How long the end of the process waits for usage to leave it. What has not left waits in the journal."""
@@ -49,7 +60,7 @@ def create_app(settings: Settings, services: Services, admin: AdminApp | None = 
     stages = Stages.of(services, settings)
     chat = GenerationEndpoint(CHAT, stages)
     app = Starlette(
-        routes=_routes(settings, stages, chat, has_console=admin is not None),
+        routes=_routes(settings, stages, chat, admin),
         middleware=[
             Middleware(ErrorMiddleware, outcomes=services.metrics.outcomes, on_refusal=services.refusals.record),
             *_doors(settings, stages, chat, admin),
@@ -75,10 +86,17 @@ def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | 
     ]
 
 
-def _routes(settings: Settings, stages: Stages, chat: ASGIApp, *, has_console: bool) -> list[Route]:
+def _routes(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | None) -> list[Route]:
     services = stages.services
     engine = services.engine
     cards = ModelCards(engine, stages.names)
+
+    def document() -> dict[str, Any]:
+        return v1_document(next(iter(engine.models)))
+
+    def documents() -> dict[str, dict[str, Any]]:
+        return {DOCUMENT_PATH: document()} | ({} if admin is None else {ADMIN_DOCUMENT_PATH: admin.document()})
+
     return [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", GenerationEndpoint(COMPLETIONS, stages), methods=["POST"]),
@@ -96,7 +114,10 @@ def _routes(settings: Settings, stages: Stages, chat: ASGIApp, *, has_console: b
         Route("/v1/usage", OwnUsage(services.analytics), methods=["GET"]),
         Route("/v1/refusals", OwnRefusals(services.analytics), methods=["GET"]),
         Route("/v1/limits", OwnLimits(services.limiter, stages.classes), methods=["GET"]),
-        Route("/", FrontPage(has_console=has_console), methods=["GET"]),
+        Route("/", FrontPage(has_console=admin is not None), methods=["GET"]),
+        Route(DOCUMENT_PATH, document_endpoint(document), methods=["GET"]),
+        Route(PAGE_PATH, page_endpoint(documents), methods=["GET"]),
+        Route(STYLE_PATH, style_endpoint(), methods=["GET"]),
         Route("/health", Healthz(), methods=["GET"]),
         Route("/healthz", Healthz(), methods=["GET"]),
         Route("/readyz", Readyz(engine, services.journal, services.drain), methods=["GET"]),

@@ -33,6 +33,7 @@ dd {{ margin: 0; }}
 """
 _CONSOLE = ("/console", "the console, for administrators and tenants")
 _LINKS = (
+    ("/docs", 'the reference of the API, and <a href="/openapi.json">its OpenAPI document</a>'),
     ("/health", "whether the process answers"),
     ("/readyz", "whether requests should be sent here"),
     ("/metrics", "metrics for Prometheus"),

@@ -25,7 +25,9 @@ from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.errors import InvalidKey
 from gateway.tenancy.records import Principal
 
-OPEN_PATHS = frozenset(("/", "/health", "/healthz", "/readyz", "/metrics"))
+OPEN_PATHS = frozenset(
+    ("/", "/health", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/reference.css")
+)
 """Paths that need no key. Every other path needs one, also a path that does not exist."""
 
 CLIENT_CLOSED_REQUEST = 499

@@ -4,7 +4,8 @@ import re
 
 from gateway.http.fields import wrong_pattern
 
-_SESSION_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+SESSION_ID_PATTERN = "[A-Za-z0-9._:-]{1,128}"
+_SESSION_ID = re.compile(SESSION_ID_PATTERN)
 
 
 def is_session_id(text: str) -> bool:

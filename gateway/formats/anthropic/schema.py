@@ -21,7 +21,7 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _TIERS = {"auto": "auto", "standard_only": "default"}
 """Anthropic's service tiers -> OpenAI's, which `TierClasses` reads."""
 
-_REFUSED: dict[str, tuple[object, ...]] = {
+REFUSED_MESSAGES: dict[str, tuple[object, ...]] = {
     "container": (),
     "context_management": ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
     "diagnostics": (),
@@ -94,7 +94,7 @@ def _take_question(
         raise invalid("messages", "The final message must not be an assistant message when thinking is enabled.")
     tools = take_tools(fields)
     fields.nested("cache_control")  # a hint, as in blocks
-    fields.finish(_REFUSED)
+    fields.finish(REFUSED_MESSAGES)
     request = GenerationRequest(
         model=model,
         prompts=(conversation,),

@@ -27,7 +27,7 @@ from gateway.http.json_body import parse_json
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_DESCRIPTION_CHARS = 4096
 
-_REFUSED: Mapping[str, tuple[object, ...]] = {
+REFUSED_STRUCTURED: Mapping[str, tuple[object, ...]] = {
     "backend": (),
     "disable_additional_properties": (False,),
     "disable_any_whitespace": (True, False),  # the grammar allows none
@@ -104,7 +104,7 @@ def _structured_outputs(fields: Fields) -> GrammarSpec | None:
     wanted = [spec for spec in _guided(given, "") if spec is not None]
     if given.boolean("json_object", False):
         wanted.append(GrammarSpec.json_object(given.path("json_object")))
-    given.finish(_REFUSED)
+    given.finish(REFUSED_STRUCTURED)
     if len(wanted) != 1:
         raise invalid(
             "structured_outputs",

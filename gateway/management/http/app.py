@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 import orjson
 import structlog
@@ -10,6 +11,7 @@ from starlette.routing import Route as PathRoute
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
+from gateway.http.made_body import document_endpoint
 from gateway.http.middleware import BodyLimit, presented_key
 from gateway.http.request_state import request_state
 from gateway.management.http.endpoint import Resource, set_administrator
@@ -28,11 +30,13 @@ from gateway.tenancy.errors import StoreUnavailable
 from gateway.tenancy.keys import ADMIN_PREFIX
 
 MAX_BODY_BYTES = 64 * 1024
+DOCUMENT_PATH = PREFIX + "/openapi.json"
+"""The one path that needs no key: the document is the same for everyone."""
 
 
 class AdminApp:
-    """An ASGI application for HTTP below the `ErrorMiddleware`. Every path, known or not, needs an administrator's key.
-    `aclose` ends what reads keys."""
+    """An ASGI application for HTTP below the `ErrorMiddleware`. Every path, known or not, needs an administrator's key,
+    but a GET of `DOCUMENT_PATH`. `aclose` ends what reads keys."""
 
     def __init__(self, context: AdminContext) -> None:
         routes = with_description(admin_routes(context))
@@ -45,6 +49,7 @@ class AdminApp:
         changes = Changes(context.database, context.pepper, context.now)
         self.operations = Operations(routes, changes)
         """The same routes for the console: one lock for all changes of this process."""
+        self._describe = document_endpoint(self.document)
         by_path = sorted(routes, key=lambda route: route.path)
         self._app = BodyLimit(
             Router(
@@ -58,7 +63,14 @@ class AdminApp:
             MAX_BODY_BYTES,
         )
 
+    def document(self) -> dict[str, Any]:
+        """The OpenAPI document of the routes."""
+        return openapi_document(self.routes)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == DOCUMENT_PATH and scope["method"] in ("GET", "HEAD"):
+            await self._describe(scope, receive, send)
+            return
         administrator = await self.authenticate(presented_key(Headers(scope=scope)))
         request_state(scope).key_id = administrator.key_id
         structlog.contextvars.bind_contextvars(role=administrator.role.value)
@@ -93,22 +105,22 @@ class AdminApp:
 
 
 def with_description(routes: Sequence[Route]) -> tuple[Route, ...]:
-    """The routes, and the one that describes them all."""
+    """The routes, and the one of the document that describes them all. `AdminApp` answers a GET of it by itself."""
 
     async def describe(call: OperationInput) -> object:
-        return document
+        return orjson.Fragment(orjson.dumps(openapi_document(every)))
 
     description = Route(
         name="describe",
         about="This document.",
         method="GET",
-        path="/openapi.json",
+        path=DOCUMENT_PATH.removeprefix(PREFIX),
         allowed=READERS,
+        is_public=True,
         answer=Anything(),
         read=describe,
     )
     every = (*routes, description)
-    document = orjson.Fragment(orjson.dumps(openapi_document(every)))
     return every
 
 

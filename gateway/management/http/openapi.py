@@ -99,6 +99,8 @@ def _operation(route: Route) -> dict[str, Any]:
         ],
         "responses": _responses(route),
     }
+    if route.is_public:
+        said["security"] = []
     if route.body is not None:
         said["requestBody"] = {"required": True, "content": {"application/json": {"schema": route.body.describe()}}}
     return said

@@ -32,7 +32,7 @@ from gateway.management.operations.usage import FILTERS, only_of, usage_answer, 
 from gateway.management.operations.wire import limits_wire
 from gateway.tenancy.records import Principal
 
-_QUERY = {
+OWN_USAGE_QUERY = {
     **usage_query({"key": Dimension.KEY, "model": Dimension.MODEL, "tier": Dimension.TIER}),
     **{name: member for name, member in FILTERS.items() if name != "tenant_id"},
 }
@@ -52,7 +52,7 @@ class OwnUsage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = request_state(scope).caller()
-        query = read_query(_QUERY, scope["query_string"])
+        query = read_query(OWN_USAGE_QUERY, scope["query_string"])
         only = {**only_of(query), Dimension.TENANT: caller.tenant_id}
         try:
             answer = await usage_answer(self._analytics, query, only, self._now())

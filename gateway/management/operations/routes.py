@@ -72,6 +72,8 @@ class Route:
     """Below `PREFIX`; names in braces are those of `PATH_KINDS`."""
     allowed: frozenset[Role]
     answer: Kind | Documents
+    is_public: bool = False
+    """Whether it needs no key."""
     status: int = 200
     query: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
     body: Record[Any] | None = None

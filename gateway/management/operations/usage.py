@@ -54,16 +54,17 @@ _FILTER_DIMENSIONS = {
     "tier": Dimension.TIER,
 }
 
-_POINT_MEMBERS: dict[str, Member | Kind] = {
+USAGE_POINT_MEMBERS: dict[str, Member | Kind] = {
     "start": Instant(),
     **{word: nullable(Text(255, 0), "Null: not grouped by it.") for word in _WORDS},
     **dict.fromkeys(_COUNTS, _AMOUNT),
+    **money_members("cost"),
 }
 _USAGE_MEMBERS: dict[str, Member | Kind] = {
     "start": Instant(),
     "end": Instant(),
     "bucket": Choice(tuple(Grain)),
-    "data": ListOf(answer("UsagePoint", _POINT_MEMBERS | money_members("cost")), MAX_POINTS),
+    "data": ListOf(answer("UsagePoint", USAGE_POINT_MEMBERS), MAX_POINTS),
 }
 USAGE = answer("Usage", _USAGE_MEMBERS)
 

@@ -87,7 +87,7 @@ async def test_every_route_without_a_key_that_opens(admin: Admin, context: Admin
         "a tenant's dressed up": "tpa" + tenants.removeprefix("tp"),
         "the pepper": PEPPER.decode(),
     }
-    for route in ROUTES:
+    for route in (route for route in ROUTES if not route.is_public):
         for which, key in presented.items():
             response = await call(admin, route, key)
             assert response.status_code == 401, (route.name, which)

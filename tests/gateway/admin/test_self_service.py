@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import jsonschema
 import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
@@ -18,6 +19,7 @@ from gateway.billing.prices import Price
 from gateway.config.settings import Settings
 from gateway.metering.event import COLUMNS, UsageEvent
 from gateway.metering.journal.journal import Journal
+from gateway.reference.document import v1_document
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import KeyScope, Limits, ScopedLimits, ScopeKind
 from tests.gateway.admin.harness import AwayAnalytics
@@ -85,6 +87,15 @@ def test_usage_is_the_callers_own(client: TestClient) -> None:
     assert mine["cost_dollars"] == "0.00005145"
     (theirs,) = client.get("/v1/usage", headers=THEIRS).json()["data"]
     assert (theirs["events"], theirs["prompt_tokens"]) == (1, 1000)
+
+
+@pytest.mark.parametrize("query", ["", "?by=key,model&bucket=day"])
+def test_usage_is_as_the_openapi_document_says(client: TestClient, query: str) -> None:
+    document = v1_document()
+    schema = {"$ref": "#/components/schemas/OwnUsage", "components": document["components"]}
+    answer = client.get(f"/v1/usage{query}", headers=MINE).json()
+    assert answer["data"]
+    jsonschema.validate(answer, schema)
 
 
 def test_usage_is_told_apart_and_filtered(client: TestClient) -> None:

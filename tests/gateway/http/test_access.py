@@ -60,7 +60,9 @@ def test_the_front_page_says_what_this_is_and_loads_nothing(stranger):
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert f"Turnpike {version('turnpike')}" in page.text
     links = re.findall(r'href="([^"]+)"', page.text)
-    assert links == ["/health", "/readyz", "/metrics"], "an application without administrators has no console"
+    assert links == ["/docs", "/openapi.json", "/health", "/readyz", "/metrics"], (
+        "an application without administrators has no console"
+    )
     assert [stranger.get(link).status_code for link in links] == [200] * len(links)
     assert not re.search(r"src=|<link|https?:", page.text)
 
@@ -81,7 +83,7 @@ def test_a_suspended_tenant_is_not_sent_to_look_for_a_wrong_key(stranger, authen
 
 
 def test_the_open_paths_are_these_and_no_others(stranger, app):
-    open_paths = {"/", "/health", "/healthz", "/readyz", "/metrics"}
+    open_paths = {"/", "/health", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/reference.css"}
     for route in app.routes:
         status = stranger.request("GET", route.path.replace("{id:path}", "tiny")).status_code
         assert (status == 200) == (route.path in open_paths), route.path
@@ -98,7 +100,7 @@ def test_the_open_paths_are_these_and_no_others(stranger, app):
         "http://testserver//healthz",
         "/HEALTHZ",
         "/v1/models/",
-        "/docs",
+        "/docs/",
     ],
 )
 def test_paths_that_are_not_open_need_a_key_even_if_unknown(stranger, path):
