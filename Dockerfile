@@ -1,7 +1,7 @@
 # The gateway, and everything else that `turnpike` does, as an image.
 #
-#   docker build --target cpu -t turnpike:0.1.0 .
-#   docker build --target gpu -t turnpike:0.1.0-gpu .
+#   docker build --target cpu -t turnpike:0.2.0 .
+#   docker build --target gpu -t turnpike:0.2.0-gpu .
 #
 # It runs as user 10001 on a read-only root file system: what it keeps goes to /var/lib/turnpike, what it could fetch or
 # make again to /var/cache/turnpike, and /tmp has to be a tmpfs. The first two are for volumes; none is declared, as one

@@ -1,8 +1,9 @@
 """Schemas of the answers of chat and completions."""
 
-from gateway.admission.model import Measure, ScopeKind
+from gateway.admission.model import Measure
 from gateway.reference.generation import TOKEN_IDS
 from gateway.reference.parts import ANY_OBJECT, NULL, Schema, answered, choice, integer, listed, nullable, number, text
+from gateway.tenancy.limits import ScopeKind
 
 COUNT = integer(0)
 LIMITED_BY = answered(

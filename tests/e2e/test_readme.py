@@ -15,6 +15,10 @@ ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith("TURNPIKE_")}
+"""An environment in which nothing of Turnpike is set, as a newcomer has it."""
+
+
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
@@ -36,7 +40,7 @@ def curl(marked: str, program: Program) -> str:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "TURNPIKE_KEY": program.key},
+        env={**PLAIN, "TURNPIKE_KEY": program.key},
     )
     return done.stdout
 
@@ -47,7 +51,7 @@ def run_python(example: str, program: Program) -> str:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "TURNPIKE_KEY": program.key},
+        env={**PLAIN, "TURNPIKE_KEY": program.key},
     )
     return done.stdout
 
@@ -98,9 +102,9 @@ def test_the_tenant_commands_work(program: Program) -> None:
         text=True,
         check=True,
         env={
-            **os.environ,
+            **PLAIN,
             "TURNPIKE_DATA_DIR": str(program.data_dir),
-            "PATH": f"{TURNPIKE.parent}:{os.environ['PATH']}",
+            "PATH": f"{TURNPIKE.parent}:{PLAIN['PATH']}",
         },
     )
     assert done.stdout.splitlines()[-1].startswith("tp-")

@@ -89,6 +89,7 @@ ENVIRONMENTS: tuple[Environment, ...] = (
     Environment("langchain", ("langchain-openai==1.7.3",)),
     Environment("llama_index", ("llama-index-llms-openai-like==0.8.1",)),
     Environment("pydantic_ai", ("pydantic-ai-slim[openai]==2.68.0",)),
+    Environment("smolagents", ("smolagents[openai]==1.26.0",)),
     NodeEnvironment("node", ("openai@6.49.0",)),
 )
 NEWEST_UVICORN = NewestRelease("uvicorn", ("uvicorn",))

@@ -26,6 +26,12 @@ WEATHER = {
     "type": "function",
     "function": {"name": "get_weather", "description": "The weather of a city.", "parameters": ARGUMENTS},
 }
+OPEN_WEATHER = {
+    "type": "function",
+    "function": WEATHER["function"]
+    | {"parameters": {name: value for name, value in ARGUMENTS.items() if name != "additionalProperties"}},
+}
+"""As frameworks write it: nothing is said about further members."""
 ANSWER = "The capital of France is Paris."
 
 
@@ -38,6 +44,8 @@ def test_a_client_gets_what_it_asks_for(program: Program, environment: Environme
         "question": "What is the capital of France?",
         "max_tokens": 80,
         "tool": WEATHER,
+        "open_tool": OPEN_WEATHER,
+        "weather": "What is the weather in Paris?",
         "schema": PLACE,
     }
     # Nothing of this process's own settings; a client that calls home has nowhere to.
@@ -54,4 +62,7 @@ def test_a_client_gets_what_it_asks_for(program: Program, environment: Environme
     assert got["tool"]["name"] == WEATHER["function"]["name"]
     jsonschema.validate(got["tool"]["arguments"], ARGUMENTS)
     jsonschema.validate(got["structured"], PLACE)
+    if "calls" in got:
+        assert got["calls"], "a forced call is a call"
+        assert not got["invalid_calls"]
     program.wait_idle()

@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_one_frame_for_a_script() -> None:
     with serving(Served(), free_port()) as url:
         result = CliRunner().invoke(app, ["top", "--url", f"{url}/v1", "--interval", "0.1"])
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("turnpike 0.1.0  http")
+    assert result.stdout.startswith(f"turnpike {version('turnpike')}  http")
     assert "large (1 of 2)" in result.stdout
     assert "\x1b" not in result.stdout
     assert all(len(line) <= 80 for line in result.stdout.splitlines())
