@@ -36,6 +36,7 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
 CASES = RULES.with_name("alerts.test.yml")
 RUNBOOKS = ROOT / "docs" / "runbooks.md"
+RUNBOOK_BASE = "{{ $externalLabels.runbook_base }}"
 OF_PROMETHEUS = {"up": {"job", "instance"}}
 """Metrics that it makes itself, and their labels; those that it adds to every one."""
 _WORDS = {"and", "or", "unless"}
@@ -82,13 +83,28 @@ def test_each_alert_says_what_is_wrong_and_where_to_read_on() -> None:
         assert rule["labels"]["severity"] in {"page", "ticket"}
         said = rule["annotations"]
         assert said.keys() == {"summary", "description", "runbook_url"}
-        path, _, anchor = said["runbook_url"].partition("#")
+        assert said["runbook_url"].startswith(RUNBOOK_BASE)
+        path, _, anchor = said["runbook_url"].removeprefix(RUNBOOK_BASE).partition("#")
         assert (ROOT / path, anchor) == (RUNBOOKS, rule["alert"].lower())
         assert anchor in anchors
     stale = {heading for heading in headings if heading.startswith("Turnpike")} - {
         rule["alert"] for rule in rules("alert")
     }
     assert not stale, "a runbook for an alert that there is not"
+
+
+def test_the_runbook_is_below_the_base_that_prometheus_states(tmp_path: Path) -> None:
+    base = "https://docs.example.com/turnpike/"
+    tests = yaml.safe_load(CASES.read_text(encoding="utf-8"))
+    fired = next(each for each in tests["tests"] if any(case["exp_alerts"] for case in each["alert_rule_test"]))
+    fired["external_labels"] = {"runbook_base": base}
+    for case in fired["alert_rule_test"]:
+        for alert in case["exp_alerts"]:
+            alert["exp_annotations"]["runbook_url"] = base + alert["exp_annotations"]["runbook_url"]
+    tests |= {"tests": [fired], "rule_files": [str(RULES)]}
+    file = tmp_path / "based.test.yml"
+    file.write_text(yaml.safe_dump(tests), encoding="utf-8")
+    promtool("test", "rules", str(file))
 
 
 def test_what_the_runbook_does_to_a_journal_lets_events_come_again(tmp_path: Path) -> None:
