@@ -1,4 +1,4 @@
-"""Requests that come all at once: whoever is let in has a first token within the bound. In virtual time."""
+"""Requests that arrive all at once: each admitted one has a first token within the bound. In virtual time."""
 
 from dataclasses import dataclass
 from random import Random

@@ -1,4 +1,4 @@
-"""What the event loop reads of an engine's queues is what they are, whatever becomes of those that wait."""
+"""The event loop reads the actual state of an engine's queues, however the waiting requests end."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -144,7 +144,7 @@ def test_those_that_leave_while_they_wait_are_waited_for_no_more(thread: EngineT
 
 
 def test_those_that_leave_during_a_step_are_waited_for_no_more_before_it_ends(thread: EngineThread) -> None:
-    """What lies in the inbox is out of it at once, however long the step takes."""
+    """Requests in the inbox leave it at once, however long the step takes."""
     machine = make_machine(thread)
     machine.submit("a")
     machine.step("a")

@@ -1,4 +1,4 @@
-"""What steps bring goes to each sink in one call, and waits for the next step where that is better."""
+"""A step's deltas reach each sink in one call, or wait for the next step where that is better."""
 
 import pytest
 

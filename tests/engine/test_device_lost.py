@@ -1,4 +1,4 @@
-"""A device that fails every step from now on: nobody waits for it, and the engine says that it is not ready."""
+"""A device that fails every step from now on: no request waits for it, and the engine reports that it is not ready."""
 
 import asyncio
 from pathlib import Path

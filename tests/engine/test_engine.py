@@ -38,7 +38,7 @@ def engine(tiny_folders: dict[str, Path]) -> Iterator[Engine]:
 
 
 def test_a_model_is_loaded_with_what_its_steps_take(engine: Engine) -> None:
-    """The first customer's prompt is planned by the times of the warm-up, which is in nobody's bill."""
+    """The times of the warm-up plan the first customer's prompt; the warm-up itself is billed to no tenant."""
     for runtime in engine._core._runtimes.values():
         measured = runtime.scheduler.cost_model.measured
         assert measured.max_tokens >= 32
@@ -275,7 +275,7 @@ async def test_a_nan_fails_its_request_alone(engine: Engine, monkeypatch: pytest
     with pytest.raises(EngineError, match="not finite"):
         await collect(engine.stream("llama", [*PROMPT[:20], 500, *PROMPT[20:40]], GREEDY))
     assert tokens_of(await neighbour) == expected
-    # The blocks that hold NaN are free again; whoever gets them must not notice.
+    # The blocks that hold NaN are free again; their next owners must not notice.
     others = await asyncio.gather(*(collect(engine.stream("llama", PROMPT, GREEDY, tenant=str(i))) for i in range(8)))
     assert all(tokens_of(deltas) == expected for deltas in others)
 

@@ -22,7 +22,7 @@ SLOTS = SchedulerConfig(max_running=4, step_tokens=256)
 
 
 def answers(engine: Engine, params: SamplingParams, at_once: int) -> list[tuple[Any, ...]]:
-    """What is said to each question, and how likely each token was; so many requests run side by side."""
+    """Answer to each question, and its log-probabilities; `at_once` requests run in parallel."""
     prompts = [[{"role": "user", "content": question}] for question in QUESTIONS]
     given: list[Completion] = []
     for first in range(0, len(prompts), at_once):
@@ -33,7 +33,7 @@ def answers(engine: Engine, params: SamplingParams, at_once: int) -> list[tuple[
 
 @pytest.fixture
 def expected(smollm2_file: Path) -> list[list[tuple[Any, ...]]]:
-    """Each question alone, each prompt computed anew."""
+    """Answers to each question alone, with each prompt computed from zero."""
     config = EngineConfig(dtype="bfloat16", kv_cache_bytes=64 << 20, prefix_cache=False, scheduler=SLOTS)
     with Engine.load({"large": smollm2_file}, config) as engine:
         return [answers(engine, params, at_once=1) for params in PARAMS]

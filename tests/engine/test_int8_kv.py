@@ -29,7 +29,7 @@ def texts_of(engine: Engine) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("drafts", [{}, {"large": "small"}], ids=["no drafts", "drafts"])
 def test_text_is_the_same_alone(tiny_folders: dict[str, Path], drafts: dict[str, str], always_draft: None) -> None:
-    """Beside others, from the prefix cache, in copied blocks, with drafts of a model whose KV is in int8 too."""
+    """In a batch, from the prefix cache, in copied blocks, with drafts of a model whose KV is in int8 too."""
     with engine_of(tiny_folders["llama"], drafts=drafts) as engine:
         together = texts_of(engine)
     with engine_of(tiny_folders["llama"], max_running=1, prefix_cache=False) as engine:

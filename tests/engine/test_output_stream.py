@@ -37,7 +37,7 @@ class FakeChoice:
 
 @dataclass
 class FakeControl:
-    """Records what the engine is told. `going`: submitting waits for it."""
+    """Records the calls to the engine. `going`: submitting waits for it."""
 
     going: asyncio.Event | None = None
     failure: Exception | None = None

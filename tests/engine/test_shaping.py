@@ -1,4 +1,4 @@
-"""What callers see of an answer, and which tokens it may have."""
+"""Limits on the tokens of an answer, and the answer's form for callers."""
 
 from collections.abc import Iterator
 from dataclasses import replace

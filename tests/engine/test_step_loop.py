@@ -194,7 +194,7 @@ def test_a_step_without_device_memory_is_retried_in_smaller_pieces(clock: Clock,
 
 
 def given_by(executor: FakeExecutor) -> dict[str, list[int]]:
-    """What each of a few requests gets, some of which are forks, in a pool that is too small for all."""
+    """Tokens of each of a few requests, some of which are forks, in a pool that is too small for all."""
     scheduler, given = make_scheduler(6, max_running=4, chunk_tokens=9), dict[str, list[int]]()
     steps = StepLoop(scheduler, executor, DeviceClock(), never_late())
     for request in (*family(3, 30, TEN), *prompts(5, 30, TEN)[3:]):
@@ -237,7 +237,7 @@ class Parrot:
 
 
 class Listener(FixedDepth):
-    """A policy that only keeps what it is told."""
+    """A policy that only records the outcomes of steps."""
 
     def __init__(self, depth: int, clock: Clock | None = None) -> None:
         super().__init__(depth)
@@ -301,7 +301,7 @@ class TestDrafting:
 
     @pytest.mark.parametrize(("async_depth", "taken_ns"), [(0, 100), (1, 103)])
     def test_idle_device_time_is_charged_to_drafts(self, clock: Clock, async_depth: int, taken_ns: int) -> None:
-        """Where it could have had the next step meanwhile. The books are of what it computed."""
+        """Idle time in which the device could have run the next step. Usage covers only computed work."""
         policy = Listener(3, clock)
         machine = self.machine(clock, Parrot(clock), policy, async_depth)
         machine.turns()

@@ -1,4 +1,4 @@
-"""What is known of a model's queue at any moment."""
+"""Predictions of the wait in a model's queue, at any moment."""
 
 import pytest
 
@@ -122,11 +122,11 @@ def test_a_load_is_fresh_while_as_many_run_and_nobody_waits() -> None:
     assert not predictor.is_fresh(FRESH_NS)
 
     scheduler.add(requests[1])
-    assert not predictor.is_fresh(1), "somebody has come"
+    assert not predictor.is_fresh(1), "a request has arrived"
     step(0)
     assert predictor.is_fresh(1)
     scheduler.add(requests[2])
-    assert not predictor.is_fresh(1), "somebody waits"
+    assert not predictor.is_fresh(1), "a request waits"
     scheduler.abort("2")
     assert predictor.is_fresh(1)
     scheduler.abort("1")

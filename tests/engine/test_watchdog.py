@@ -1,4 +1,4 @@
-"""A step that does not come back: its clients are told, the log shows where it is, and the engine is not ready."""
+"""A step that never returns: its clients receive an error, the log shows its stack, the engine is not ready."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ PROMPT = list(range(10, 40))
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 LIMIT_SECONDS = 1.0
 PATIENCE_SECONDS = 20
-"""For what has to happen; how long it takes is nobody's business."""
+"""Timeout of events that must happen; the tests do not check how long they take."""
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def test_answers_steps_and_a_seed_give_one_student(task: Distillation, tmp_path:
     weights = (task.output / "model.safetensors").read_bytes()
     assert (other.output / "model.safetensors").read_bytes() == weights
     longer = replace(task, steps=6)
-    assert distill(longer, silent).steps == 6, "goes on where it was"
+    assert distill(longer, silent).steps == 6, "a longer run resumes at the last step"
     assert (task.output / "model.safetensors").read_bytes() != weights
 
 

@@ -42,7 +42,7 @@ def load_tiny(folder: Path, dtype: torch.dtype = torch.float32) -> HostModel:
 
 @dataclass
 class Generated:
-    """What came of one request."""
+    """Tokens and deltas of one request."""
 
     tokens: list[int] = field(default_factory=list)
     deltas: list[TokenDelta] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Harness:
         return self.speculator.propose(room, load).drafts
 
     def run(self, preempt_every: int | None = None) -> Mapping[str, Generated]:
-        """Step until all is done; every so many steps some running request is preempted."""
+        """Step until all requests are done. Preempts a running request every `preempt_every` steps."""
         steps = 0
         while self.step():
             steps += 1

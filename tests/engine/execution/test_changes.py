@@ -1,4 +1,4 @@
-"""What a step changes of its logits: what the definitions say of all tokens so far, for the cost of the new ones."""
+"""Changes of a step's logits equal their definitions over all tokens so far, at the cost of only the new tokens."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What is drawn with drafts is distributed as the model says: the distance falls as one over the root of the number."""
+"""Tokens drawn with drafts follow the model's distribution: the distance falls as 1 / sqrt(number of draws)."""
 
 from functools import cache
 
@@ -60,8 +60,8 @@ def drawn_with_drafts(seeds: range, drafter: Tensor) -> tuple[Tensor, int]:
 
 @cache
 def histogram(doubt: float, count: int) -> tuple[Tensor, float]:
-    """Shares of each pair among so many seeds, [V, V], and the rate of acceptance. `doubt` is how far off the drafter
-    is."""
+    """Shares of each pair among `count` seeds, [V, V], and the acceptance rate. `doubt`: the drafter's deviation from
+    the target, 0 to 1."""
     drafter = (1 - doubt) * FIRST + doubt * FIRST.flip(0)
     counts, accepted = torch.zeros(VOCAB * VOCAB), 0
     for start in range(0, count, BATCH):
@@ -72,7 +72,7 @@ def histogram(doubt: float, count: int) -> tuple[Tensor, float]:
 
 
 def expected_distance(shares: Tensor, count: int) -> float:
-    """Mean total variation between shares and those of so many draws: half the sum of the mean deviations of each."""
+    """Mean total variation between shares and those of `count` draws: half the sum of the mean deviations of each."""
     return float((shares * (1 - shares) * 2 / (torch.pi * count)).sqrt().sum() / 2)
 
 

@@ -1,4 +1,4 @@
-"""A row whose hidden states are no numbers is found, and no row beside it is."""
+"""A row with hidden states that are not finite is found; the other rows of its batch are not."""
 
 import numpy as np
 import pytest

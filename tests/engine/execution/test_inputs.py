@@ -103,7 +103,7 @@ def test_hidden_states_that_are_read(params: SamplingParams, wanted: list[int]) 
 
 @pytest.mark.parametrize(("window", "wanted"), [(16, 1), (15, 16), (1, 16)])
 def test_hidden_states_that_no_later_one_stands_for(window: int, wanted: int) -> None:
-    """What the last token does not see in the last layer is looked at itself."""
+    """Tokens outside the last token's attention window are checked on their own."""
     row = ScheduledRow(make_request("r", [1] * 33), 0, 16, samples=False)
     assert wanted_tokens(row, window) == wanted
 

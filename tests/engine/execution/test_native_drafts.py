@@ -62,7 +62,7 @@ def usages(harness: Harness) -> list[Usage]:
 @pytest.mark.parametrize("kind", ["a model", "nearly an oracle"])
 @pytest.mark.parametrize("quantize", FORMATS)
 def test_drafts_change_no_bit(tiny_folders: dict[str, Path], quantize: Quantize, kind: str, toggle: str) -> None:
-    """Some requests have many drafts in a step, some few, some none, beside chunks of prompts, preempted and not."""
+    """A step has requests with many, few and no drafts, together with chunks of prompts, preempted and not."""
     folder = tiny_folders["llama"]
     model, expected = model_of(folder, quantize), without(folder, quantize)
     proposer: Proposer

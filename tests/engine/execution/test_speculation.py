@@ -1,4 +1,4 @@
-"""With drafts the text is the same: whoever proposes them, however many, whatever else happens to a request."""
+"""Drafts leave the text unchanged: for any proposer, any number of drafts, and any other event of a request."""
 
 from pathlib import Path
 

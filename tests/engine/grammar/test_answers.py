@@ -1,4 +1,4 @@
-"""Answers of a whole engine: held to their grammars, whoever runs beside them and whatever becomes of them."""
+"""Answers of a whole engine match their grammars, whichever requests share the batch and however a request ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -139,7 +139,7 @@ async def test_a_refused_grammar_computes_nothing_and_is_reported(engine: Engine
 
 
 async def test_a_grammar_that_gives_up_on_the_way_is_named(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It compiles, and no answer can be followed to its end: it names its field, and the engine goes on."""
+    """It compiles, but no answer can be followed to its end: the error names the field, and the engine still runs."""
     few = LLParserLimits(max_lexer_states=200, verbose_errors=False)
     monkeypatch.setattr(sandbox_program, "limits", lambda: few)
     told: list[int] = []

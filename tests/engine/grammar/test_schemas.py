@@ -1,4 +1,4 @@
-"""Whatever a schema is, an answer that came to its end validates; or the schema is refused, naming the keyword.
+"""For any schema, a completed answer validates, or the schema is refused with an error that names the keyword.
 
 The model here draws at random, with a liking for what ends things: the matcher alone keeps it in.
 """

@@ -25,8 +25,8 @@ from tests.support.tiny_models import IM_END, VOCAB_SIZE
 @settings(max_examples=200, deadline=None)
 @given(seed=st.integers(0, 2**32), tenants=st.integers(1, 4))
 def test_turns(seed: int, tenants: int) -> None:
-    """Any coming and going on two workers: nothing is lost, none waits while a worker is free, none has two workers
-    while another waits, and one that waits with no worker is passed once by each other."""
+    """Calls arrive and end in any order on two workers: none is lost, none waits while a worker is free, no tenant has
+    two workers while another waits, and each other tenant overtakes a waiting tenant without a worker at most once."""
     rng, turns = Random(seed), TenantQueues[int](5)
     waiting: dict[str, deque[int]] = {}
     running: list[str] = []
@@ -67,7 +67,7 @@ def test_turns(seed: int, tenants: int) -> None:
 
 @dataclass
 class ByHand(Executor):
-    """Runs what was submitted when it is told to."""
+    """Runs a submitted call when the test says so."""
 
     submitted: deque[Callable[[], None]] = field(default_factory=deque)
     closed: bool = False

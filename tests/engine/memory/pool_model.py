@@ -1,4 +1,4 @@
-"""What a pool has to do, told with plain lists: who may take how many blocks, and which of the free ones go first."""
+"""Reference model of a pool, with plain lists: the blocks that each rank may take, and the order of eviction."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

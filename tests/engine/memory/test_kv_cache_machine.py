@@ -110,7 +110,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule()
     def next_step(self) -> None:
-        """What returns, returns."""
+        """A step begins: `blocks_a_step` of the returning blocks have returned."""
         returning = self.cache.returning_blocks
         self.cache.begin_step()
         assert self.cache.returning_blocks == max(0, returning - self.blocks_a_step)
@@ -226,7 +226,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         rank = min(rank, len(self.classes) - 1)
         room = self.pool.may_take(rank)
         if room < 0:
-            return  # a class above shares so much that what is kept for it is more than what is free
+            return  # a class above shares more blocks than it owns, so its unused reserve exceeds the free ones
         blocks = self.pool.allocate(min(count, room), rank, tenant)
         for block in blocks:
             self.content.pop(block, None)

@@ -1,4 +1,4 @@
-"""Whose blocks they are: reserves of ranks, protected caches, and a tenant's share. One test for each promise."""
+"""Ownership of blocks: reserves of ranks, protected caches, and a tenant's share. One test for each promise."""
 
 import pytest
 

@@ -126,7 +126,7 @@ class TestPlans:
 
 class TestEnds:
     def ended_by_a_stop_token(self) -> tuple[Scheduler, Request, StepPlan]:
-        """It has drawn its stop token; the plan in flight is still about to go on from it."""
+        """The request has drawn its stop token; the plan in flight still continues it."""
         scheduler = make_ahead()
         request = make_request("r", range(20), eos_token_ids=(7,), tenant="t")
         scheduler.add(request)
@@ -183,7 +183,7 @@ class TestEnds:
         assert ("again", 0, 16) in planned(plan_of(scheduler))
 
     def test_a_step_fails_while_the_next_is_in_flight(self) -> None:
-        """Who is in the step ends; who came with the next one goes on."""
+        """Requests of the failed step end; one that joined with the next step continues."""
         scheduler = make_ahead()
         first, second = prompts(2, 20)
         scheduler.add(first)
@@ -269,7 +269,7 @@ class TestPreemption:
 
 
 class TestAnswers:
-    """What comes out is what comes out of a scheduler that waits."""
+    """The outputs equal those of a scheduler that waits for each step."""
 
     def requests(self) -> Sequence[Request]:
         params = SamplingParams(max_tokens=30, logprobs=0, prompt_logprobs=0)

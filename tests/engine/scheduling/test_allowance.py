@@ -31,7 +31,7 @@ slow_machines = st.builds(
     st.floats(0, 0.01),
     st.floats(0, 0.01),
 )
-"""What attention does with a hundred tokens of context takes as long as all else that a token takes, at most."""
+"""Attention to a hundred tokens of context takes at most as long as a token's other work."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Machine:
         return request
 
     def step(self) -> int:
-        """What the step was predicted to take, in ns; 0 where there was none, as a long table is built in parts."""
+        """Predicted time of the step, in ns; 0 without a step, as a long table is built in parts."""
         plan = self.scheduler.schedule(self.now_ns, limits=self.scheduler.step_limits(self.now_ns))
         if plan is None:
             return 0

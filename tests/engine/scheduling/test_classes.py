@@ -297,7 +297,7 @@ class TestStep:
         scheduler.add(request(0, 1000))
         assert step(scheduler) == {"s0": 80}
         scheduler.add(request(1, 150, PREMIUM))
-        assert step(scheduler) == {"p1": 80, "s0": 11}  # a tenth of the step, and the token that everybody gets
+        assert step(scheduler) == {"p1": 80, "s0": 11}  # a tenth of the step, and the one token of every request
         assert step(scheduler) == {"p1": 70, "s0": 11}
 
     def test_a_classs_share_of_a_step_is_bounded_while_one_above_runs(self) -> None:

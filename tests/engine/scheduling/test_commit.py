@@ -1,4 +1,4 @@
-"""What comes of a step: tokens, log-probabilities, ends and failures."""
+"""Results of a step: tokens, log-probabilities, ends and failures."""
 
 import pytest
 

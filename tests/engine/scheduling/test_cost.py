@@ -1,4 +1,4 @@
-"""What a step costs: prediction, learning, division, budget."""
+"""The cost of a step: prediction, learning, division, budget."""
 
 from collections.abc import Iterator
 from dataclasses import astuple
@@ -198,7 +198,7 @@ def test_one_step_of_each_kind_undoes_a_first_step_that_hung(truth: CostCoeffici
 
 
 def test_a_fast_step_says_nothing_of_work_that_it_does_not_have() -> None:
-    """What prefill costs was not certain, and is found to cost a tenth; what decode costs is known all the same."""
+    """The uncertain cost of prefill turns out to be a tenth of the estimate; the known cost of decode is unaffected."""
     model, decode, prefill = StepCostModel(), row_work(100, 1), row_work(0, 64)
     for _ in range(50):
         model.observe(decode, 4_000_000)

@@ -27,7 +27,7 @@ def plan_with(scheduler: Scheduler, request: Request, drafts: Sequence[int]) -> 
 
 
 def room_in(scheduler: Scheduler) -> DraftCapacity | None:
-    """What the next step has left for drafts; None where nobody can have any. The step has none."""
+    """Capacity that the next step has left for drafts; None where no request can have any. The step itself has none."""
     capacities: list[DraftCapacity] = []
 
     def draft(room: DraftCapacity) -> dict[Request, tuple[int, ...]]:
@@ -184,7 +184,7 @@ class TestRoom:
         assert plan.rows[0].drafts == (5, 6)
 
     def test_they_are_prefill_to_a_class_above(self) -> None:
-        """Whose requests wait for the step to end: `step_share` of it is theirs."""
+        """Requests of that class wait for the end of the step, so `step_share` of it is reserved for them."""
         scheduler = make_scheduler(step_tokens=40)
         first, second = prompts(2, 14)
         first.service_class = PREMIUM

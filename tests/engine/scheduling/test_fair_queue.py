@@ -1,4 +1,4 @@
-"""Whose turn it is among the tenants of a class."""
+"""Order of the tenants of a class."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""A request that nobody reads: it holds nothing, takes no rows, is in nobody's way, and goes on where it was."""
+"""A request whose deltas are not read holds no capacity, takes no rows, delays no other and resumes in place."""
 
 from engine.config import SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
@@ -11,7 +11,7 @@ SECOND_NS = 1_000_000_000
 
 
 def tokens_after(scheduler: Scheduler, request_id: str, steps: int) -> list[int]:
-    """What the request is given in so many steps of a model that says how many tokens it has read."""
+    """Tokens that the request receives in `steps` steps of a model whose output is the number of tokens it has read."""
     given: list[int] = []
     for _ in range(steps):
         plan = scheduler.schedule()
@@ -88,7 +88,7 @@ def test_what_is_in_flight_is_dropped_and_drawn_again() -> None:
 
 
 def test_its_slot_and_its_blocks_are_there_for_others() -> None:
-    """It is as if it had left: one that fills the whole pool comes in, and nobody is preempted for it."""
+    """The paused request frees all its capacity: one that fills the whole pool is admitted without a preemption."""
     scheduler = make_scheduler(8, max_running=1)
     unread, large = prompts(2, 100)
     scheduler.add(unread)

@@ -1,4 +1,4 @@
-"""What a step is made of, who is admitted, and who gives way to growth."""
+"""The rows of a step, admission, and victims of growth."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What the real scheduler's snapshots say of waits, and what they become: overload in virtual time."""
+"""Waits predicted from the real scheduler's snapshots, and the actual waits: overload in virtual time."""
 
 from bisect import bisect
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ class Machine:
     standard_rate: float
     premium_rate: float
     between_steps: float = 0.0
-    """Time that passes between two steps, and that nobody is told of, over a step's."""
+    """Time between two steps, which no measurement includes, as a multiple of a step's."""
 
 
 CPU = Machine(SMALL_CPU, 16, 512, (40, 110), (8, 24), 45, 1)
@@ -170,7 +170,7 @@ def test_premiums_wait_is_right_to_within_half_in_a_premium_overload(machine: Ma
     ]
     waits = [(each.predicted_ns, each.first_token_ns - each.at_ns) for each in steady if each.first_token_ns]
     assert len(waits) > 100
-    assert len(waits) < len(steady), "nobody was turned away: no overload"
+    assert len(waits) < len(steady), "no request was shed: no overload"
     assert sum(real for _, real in waits) / len(waits) > 2e9
     assert share_within_half(waits) >= 0.9
 
@@ -178,7 +178,7 @@ def test_premiums_wait_is_right_to_within_half_in_a_premium_overload(machine: Ma
 @pytest.mark.parametrize("between_steps", [0.0, 0.5, 1.5])
 @pytest.mark.parametrize("machine", [CPU, H200], ids=["cpu", "h200"])
 def test_waits_that_come_out_longer_than_counted_are_predicted_longer(machine: Machine, between_steps: float) -> None:
-    """Time is lost where the cost model does not look: whoever is let in has a first token when it was said to."""
+    """The cost model misses lost time, yet each admitted request has its first token by the predicted time."""
     seconds, bound_ns = 60, 4 * 10**9
     arrivals = overload(replace(machine, between_steps=between_steps), False, bound_ns, seconds)
     steady = [each for each in arrivals if 0.5 * seconds < each.at_ns / 1e9 < 0.85 * seconds and each.first_token_ns]

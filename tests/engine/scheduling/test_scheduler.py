@@ -1,4 +1,4 @@
-"""What is let in, what is ended from outside, and what tenants see of one another."""
+"""Acceptance of requests, ends from outside, and isolation of tenants."""
 
 import pytest
 

@@ -44,7 +44,7 @@ def test_service_is_forgotten_when_the_window_has_passed() -> None:
 
 
 def test_when_nothing_is_computed_for_a_window_nothing_was_served() -> None:
-    """Whoever asks then is not the thread that steps, and there is no step to say so."""
+    """The caller is then not the stepping thread, and no step records the time."""
     window = ServiceWindow()
     window.add(0, {"a": 3, "b": 1})
     window.add_waiting("c")

@@ -149,7 +149,7 @@ def test_arrivals_that_find_room_do_not_wait() -> None:
     assert [depth(0, count) for count in (0, 4, 5, 9)] == [0, 0, 1, 5]
     assert [depth(count, 4) for count in (0, 3, 6, 7)] == [0, 3, 4, 5]
     waiting = replace(idle, classes=(ClassLoad(), ClassLoad(waiting_requests=1)))
-    assert depth(2, 2, waiting) == 3, "nobody overtakes one that waits in its class"
+    assert depth(2, 2, waiting) == 3, "no request overtakes a waiting one of its class"
     tight = replace(idle, capacities=(premium, ClassCapacity(4, 3, 256)))
     assert depth(0, 4, tight) == 3, "each needs two blocks of 16 tokens, or three"
 

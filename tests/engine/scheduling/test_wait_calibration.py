@@ -95,7 +95,7 @@ def test_short_queues_tell_nothing() -> None:
 
 
 def watched(ahead: int, behind: int) -> tuple[WaitCalibration, list[str]]:
-    """One that waits since 0 with so many ahead, and the ids of it and of those behind it."""
+    """A calibration in which one request waits since 0 with `ahead` before it, and the ids of it and those after it."""
     calibration = WaitCalibration(0, predict)
     ids = [come(calibration, ahead + number, 0) for number in range(1 + behind)]
     return calibration, ids

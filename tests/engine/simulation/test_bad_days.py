@@ -19,13 +19,13 @@ PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.3, ttft_target
 STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 MINUTE_NS = 60 * 10**9
 LEARNT = 300
-"""So many steps, and the scheduler knows its device."""
+"""Number of steps after which the scheduler knows its device."""
 PROMPT_TOKENS = 200
 
 
 @dataclass(frozen=True)
 class Belief:
-    """What the scheduler thinks of a step of a fixed mix of work, and does about it."""
+    """The scheduler's estimates for a step of a fixed mix of work, and the limits that follow from them."""
 
     step_ns: int
     prefill_tokens: int
@@ -96,7 +96,7 @@ def machine() -> Machine:
 def test_a_hung_step_changes_no_belief(machine: Machine, hang_ns: int) -> None:
     """A step that takes a thousand times its time is an accident: predictions and the guard are as before, at once.
 
-    After more than a minute nobody is about whom steps are kept that short for, until the next one comes.
+    After more than a minute no request remains that such short steps protect, until the next one arrives.
     """
     before = machine.belief()
     machine.strike(FaultKind.HANG, ns=hang_ns)

@@ -164,8 +164,8 @@ class Server:
         """Drafts so far, of requests that have ended."""
 
     def run(self, number: int, concurrency: int, requests: int) -> float:
-        """Tokens a second of a closed loop: so many requests, `concurrency` of them under way at any time. `number`
-        says which."""
+        """Tokens per second of a closed loop of `requests` requests, `concurrency` of them running at any time.
+        `number`: the loop's seed."""
         jobs = deque(make_jobs(requests, 8192, seed=number, scale=0.5))
         under_way = tokens = 0
         began_ms = self._clock.expected_ms

@@ -17,7 +17,7 @@ CONTEXT_TOKENS = 200
 NOISE = 0.05
 """Of times, relative."""
 HICCUPS = 0.002
-"""So many steps take three times as long."""
+"""Share of the steps that take three times as long."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Rates:
 
     @property
     def of_best(self) -> float:
-        """What came of the choices, beside the best fixed depth."""
+        """Result of the chosen depths, as a share of the best fixed depth's."""
         return self.chosen / max(self.fixed)
 
 
@@ -118,7 +118,7 @@ class Bench:
         return depths
 
     def choose(self, hits: int, lag_tokens: int = 1) -> list[int]:
-        """What the controller grants, where so many of the requests could have drafts."""
+        """Depths that the controller grants where `hits` of the requests could have drafts."""
         if not self.controller.depth("drafter", 0, self.load):
             return []
         candidates = [Candidate(0, MOST if index < hits else 0, lag_tokens, 32, 100) for index in range(self.running)]

@@ -1,4 +1,4 @@
-"""What a draft model has computed: right under any order of events, and no more computed than has to be."""
+"""KV of a draft model: correct under any order of events, and never computed without need."""
 
 import random
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ POSITIONS = 4096
 FOREVER = SamplingParams(max_tokens=100_000, ignore_eos=True)
 
 Written = str | tuple[int, ...]
-"""What lies at a position of a block: the KV of the last of these tokens, which depends on all before it."""
+"""Content of a position of a block: the KV of the last of these tokens, which depends on all before it."""
 
 
 def continuation(tokens: Sequence[int], seed: int) -> int:
-    """What follows these tokens. One of three, so that different sequences often go on alike."""
+    """The token after these: one of three, so that different sequences often continue alike."""
     return sha256(repr((seed, *tokens)).encode()).digest()[0] % 3
 
 
@@ -86,7 +86,7 @@ class DraftDevice:
 
 
 class World:
-    """A scheduler whose requests go on as `continuation` says, and a draft model beside it."""
+    """A scheduler whose requests continue as `continuation` says, together with a draft model."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ def test_full_depth_at_the_border_of_a_block(length: int, right: float) -> None:
 
 
 def test_a_prefix_that_the_draft_computed_is_hit_with_the_target() -> None:
-    """Whoever had the slot before."""
+    """The slot's previous request does not matter."""
     world = World()
     for salt in (0, 1, 2):
         first = world.add(prompt(50 - salt, salt), max_tokens=4)

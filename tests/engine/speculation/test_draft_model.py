@@ -202,7 +202,7 @@ def test_after_a_failure_it_starts_again(tiny_folders: dict[str, Path]) -> None:
 
 
 def test_some_tokens_are_all_that_is_drafted(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
-    """What is drafted is what the whole head would say if there were no others. The order in the file is no matter."""
+    """Drafts equal the whole head's choice among those tokens. Their order in the file does not matter."""
     folder = tiny_folders["llama"]
     shuffled = Random(3).sample(FREQUENT, len(FREQUENT))
     some = draft_with(loaded(folder), frequent_head(folder, tmp_path, shuffled))

@@ -1,4 +1,4 @@
-"""What the controller judges by: acceptance by position, times by tokens, what drafting costs."""
+"""Inputs of the controller's choice: acceptance by position, times by tokens, the cost of drafting."""
 
 import random
 

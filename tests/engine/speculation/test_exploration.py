@@ -1,4 +1,4 @@
-"""What trials may cost is a hundredth of the time, whatever they did cost; and whom it pays to catch up with."""
+"""Trials cost at most a hundredth of the time, whatever each costs; drafters catch up only where that pays."""
 
 from engine.scheduling.cost import StepWork
 from engine.speculation.draft_catchup import worth_drafting_for
@@ -86,5 +86,5 @@ def test_none_may_cost_much_more() -> None:
 
 def test_what_is_left_of_an_answer_decides() -> None:
     assert worth(candidate(30, left_tokens=5), candidate(30, left_tokens=40)) == [1]
-    assert worth(candidate(180, left_tokens=10**6)) == [0], "it may well go on for some 94 tokens"
+    assert worth(candidate(180, left_tokens=10**6)) == [0], "it is expected to continue for some 94 tokens"
     assert worth(candidate(200, left_tokens=10**6)) == []

@@ -1,4 +1,4 @@
-"""What followed the last time is guessed to follow again."""
+"""N-gram drafts: the tokens that followed the last occurrence are proposed again."""
 
 from random import Random
 
@@ -32,7 +32,7 @@ def guess(tokens: list[int], depth: int = 4) -> list[int]:
         ([1, 9, 3, 4, 2, 9], []),  # one token in common says nothing
         ([7, 1, 2, 3, 8, 1, 2, 4, 7, 1, 2], [3, 8, 1, 2]),  # three in common, though two were later
         ([1, 2, 3, 0, 1, 2, 4, 0, 9, 1, 2], [4, 0, 9, 1]),  # of equals the latest
-        ([5, 6, 5, 6], [5, 6, 5, 6]),  # what goes round goes on
+        ([5, 6, 5, 6], [5, 6, 5, 6]),  # a cycle continues
         ([8, 8, 8], [8, 8, 8, 8]),
     ],
 )

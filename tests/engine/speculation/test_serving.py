@@ -1,4 +1,4 @@
-"""From its first step on a server with the controller is about as fast as the better of always drafting and never."""
+"""From its first step, a server with the controller is nearly as fast as the better of always and never drafting."""
 
 import random
 from collections.abc import Callable

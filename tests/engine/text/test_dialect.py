@@ -36,7 +36,7 @@ def dialect(template: str | None, vocabulary: TextTokenizer | None = None, **sou
     ("template", "added", "knows", "form"),
     [
         (TURNS, (), False, CallForm.HERMES),
-        (TURNS, ("[TOOL_CALLS]",), False, CallForm.HERMES),  # it is told of tools in our words
+        (TURNS, ("[TOOL_CALLS]",), False, CallForm.HERMES),  # our own words describe the tools
         (TOOLS + TURNS, (), True, CallForm.HERMES),
         (TOOLS + TURNS + HERMES, ("<|python_tag|>",), True, CallForm.HERMES),
         (TOOLS + TURNS + MISTRAL, (), True, CallForm.MISTRAL),

@@ -86,8 +86,8 @@ def test_ids_without_a_token_have_no_text(smollm2: TextProcessor) -> None:
 
 
 def test_carriers_are_never_seen(smollm2: TextProcessor) -> None:
-    """Their ids are in the padding of output layers, so a model may draw them, and be made to. Whoever knew their text
-    could type special tokens."""
+    """Their ids are in the padding of output layers, so a model may draw them, and be made to. A client that knew their
+    text could type special tokens."""
     tokenizer = smollm2.tokenizer
     padding = range(tokenizer.vocab_size, tokenizer.vocab_size + 200)
     assert smollm2.decode(padding, skip_special_tokens=False) == ""

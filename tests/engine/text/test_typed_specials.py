@@ -1,4 +1,4 @@
-"""What a user types never becomes a special token; what the template writes does."""
+"""Text that a user types never becomes a special token; text of the template does."""
 
 import json
 from typing import Any

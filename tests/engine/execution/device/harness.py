@@ -41,7 +41,7 @@ def load_triton(folder: Path) -> Transformer:
 
 
 def rerun(compute: Callable[[], Output]) -> Callable[[], Output]:
-    """What a CUDA graph does, without one: each replay leaves its results in the tensors of the first."""
+    """Imitates the replay of a CUDA graph: each call overwrites the tensors that the first call returned."""
     first = compute()
 
     def replay() -> Output:

@@ -1,4 +1,4 @@
-"""The device's runner with drafts gives the text of the CPU without, whoever proposes them."""
+"""The device's runner with drafts of any proposer gives the same text as the CPU without drafts."""
 
 from functools import cache
 from pathlib import Path

@@ -157,7 +157,7 @@ def test_the_lowest_temperatures_have_an_inverse(slots: DeviceSlots, temperature
 def test_tokens_are_counted_once_and_those_on_the_device_too(slots: DeviceSlots) -> None:
     request = running_request([3, 4, 4], 1, [7], SamplingParams(presence_penalty=1.0))
     step(slots, (request, 0, 2, False))
-    assert slots.columns.counts.stride(0) == 0, "nobody needs counts yet"
+    assert slots.columns.counts.stride(0) == 0, "no request needs counts yet"
     step(slots, (request, 2, 1, True), draw=4)
     step(slots, (request, 3, 1, True), draw=9)  # its token is not known to the host
     request.tokens += [4, 9]
