@@ -1,4 +1,4 @@
-"""What the settings say of the engine is what it is loaded with."""
+"""The engine is loaded with its settings."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What an extra that is not installed does: one error that names it, and a gateway that serves without it."""
+"""A missing extra gives one error that names it, and the gateway serves without it."""
 
 import sys
 from collections.abc import Callable

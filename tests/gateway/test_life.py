@@ -1,4 +1,4 @@
-"""How the gateway goes down: what it answers meanwhile, what becomes of what runs, and its exit status."""
+"""Shutdown of the gateway: its answers in that time, the outcome of running requests, and its exit status."""
 
 import http.client
 import json
@@ -127,7 +127,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Zygote, str, Path, httpx.Client]]:
-    """What starts gateways on one data directory, a key, their journal, and what asks them."""
+    """A zygote that starts gateways on one data directory, a key, their journal, and a client."""
     folder = tmp_path_factory.mktemp("life")
     data = folder / "data"
     environment = {

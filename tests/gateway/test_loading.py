@@ -1,4 +1,4 @@
-"""Loading on a thread of its own: what comes out of it, and how it ends when nobody wants it any more."""
+"""Loading on a thread of its own: its result, and its end when the caller has been cancelled."""
 
 import threading
 

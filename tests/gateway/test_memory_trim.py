@@ -1,4 +1,4 @@
-"""What a start leaves behind."""
+"""Memory that a start leaves behind."""
 
 import subprocess
 import sys

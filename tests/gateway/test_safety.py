@@ -1,4 +1,4 @@
-"""What the program refuses to start with, in one line that names the setting; and what it warns of."""
+"""Settings with which the program refuses to start, each in one line that names it, and settings that it warns of."""
 
 import os
 import re

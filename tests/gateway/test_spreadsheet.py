@@ -1,4 +1,4 @@
-"""What a spreadsheet opens is text and numbers, whatever was in it."""
+"""Exports contain only text and numbers for a spreadsheet, never formulas."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What binds a request."""
+"""Limits that apply to a request."""
 
 from gateway.admission import Measure, demands_of, limits_for
 from gateway.tenancy import Limits, Principal, ScopedLimits, ScopeKind

@@ -1,4 +1,4 @@
-"""What every store of limits does."""
+"""The contract of every store of limits."""
 
 from dataclasses import replace
 

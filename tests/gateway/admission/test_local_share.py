@@ -188,7 +188,7 @@ async def test_what_can_be_merged_at_the_end_is(direct: RedisStore, proxy: Fault
 
 
 async def test_a_full_redis_counts_as_down(store: LocalShare, direct: RedisStore, redis_server: RedisServer) -> None:
-    """It answers PING and takes no writes. Nothing is half written meanwhile."""
+    """It answers PING and takes no writes. No hold is half written during the outage."""
     demand = tokens(1_000, measure=TPD)
     before = await hold(store, "before", demand, desired=100)
     async with Redis.from_url(redis_server.url) as client:

@@ -1,4 +1,4 @@
-"""What is admitted while the shared store is slow or gone, in virtual time over a store in this process."""
+"""Admission while the shared store is slow or down, in virtual time over a store in this process."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

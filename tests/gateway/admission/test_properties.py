@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: limits hold, both stores agree, and the books close."""
+"""Under any sequence of events limits hold, both stores agree, and the sums of holds and usage match."""
 
 import asyncio
 import random
@@ -51,7 +51,7 @@ moves = st.one_of(
 )
 steps = st.lists(moves, max_size=40)
 strays = st.tuples(st.just("stray"), st.integers(0, 30), st.integers(0, 30), st.integers(0, 100))
-"""What a request used is settled under an id that the store does not know, and a hold of that id comes after it."""
+"""A request's usage is settled under an id that the store does not know, and a hold of that id follows."""
 restores = st.tuples(st.just("restore"), st.sampled_from(QUOTAS[1:]), st.integers(0, 90_000), st.integers(0, 200))
 
 
@@ -107,7 +107,7 @@ def test_both_stores_do_the_same(runner: asyncio.Runner, redis_server: RedisServ
                 if step[0] == "wait":
                     clock.now_ms += step[1]
                     continue
-                # Request ids begin anew before the store in memory forgets them.
+                # Request ids repeat from zero before the store in memory forgets them.
                 if step[0] != "restore":
                     step = (step[0], step[1] + 100 * ((clock.now_ms - NOON_MS) // (FINISHED_MS - 1)), *step[2:])
                 answers = [
@@ -171,7 +171,7 @@ def test_no_limit_is_passed_and_the_books_close(steps: list[tuple]) -> None:
 
 
 def booked(ledger: list[tuple[Hold, Use]], admitted: list[Hold], scope: Scope, now_ms: int) -> int:
-    """What was used in the buckets of a scope that still count."""
+    """Usage in the buckets of a scope that still count."""
     window = scope.measure.window
 
     def counts(hold: Hold) -> bool:
@@ -192,7 +192,7 @@ def takes(hold: Hold, scope: Scope) -> bool:
     limit=st.integers(1, 5),
 )
 def test_a_limit_per_minute_holds_in_any_60_s_and_asks_for_no_longer_wait(waits_ms: list[int], limit: int) -> None:
-    """Whoever comes back when told to is admitted, if no one else was quicker."""
+    """A client that returns after its Retry-After is admitted, unless another was quicker."""
     demand = Demand(Quota(scope(Measure.REQUESTS_PER_MINUTE), limit), 1, 0)
 
     async def run() -> None:

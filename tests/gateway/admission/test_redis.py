@@ -1,4 +1,4 @@
-"""What is Redis' own: its clock, its keys, its restarts."""
+"""Properties of the Redis store alone: its clock, its keys, its restarts."""
 
 import time
 from collections.abc import AsyncIterator

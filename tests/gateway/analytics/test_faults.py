@@ -1,4 +1,4 @@
-"""A server that fails: the callers are told in time, in one of two ways, and nothing is stored twice or by half."""
+"""A server that fails: callers get one of two errors in time, and no row is stored twice or in part."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What is read of refusals is what was refused: each row once, in its tenant and bucket."""
+"""Queries of refusals return each refusal once, in its tenant and bucket."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The tables are made once, by whoever comes first, and never by guesswork."""
+"""The first process to arrive creates the tables, once, and a schema that it does not know is an error."""
 
 import asyncio
 from unittest.mock import patch

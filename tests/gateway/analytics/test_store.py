@@ -142,7 +142,7 @@ async def test_memory_is_forgotten() -> None:
 
 
 async def test_the_engine_never_runs_on_the_event_loop(embedded_url: str) -> None:
-    """While a statement runs, the loop goes on: it can count the statement's threads, of which there is one."""
+    """While a statement runs, the loop keeps running: it can count the statement's threads, of which there is one."""
     store = open_analytics(embedded_url)
     asking = asyncio.create_task(store.query("SELECT sleep(0.3), getSetting('max_threads')"))
     ticks = 0

@@ -1,4 +1,4 @@
-"""What is read is what was used: each event once, no sum wrong, no page missed."""
+"""Queries of usage return each event once, correct sums and every page."""
 
 import re
 from dataclasses import astuple

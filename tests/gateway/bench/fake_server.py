@@ -1,4 +1,4 @@
-"""A server that answers as it is told, byte for byte, as servers of other makers do."""
+"""A server with scripted answers, byte for byte like those of other servers."""
 
 import asyncio
 import json
@@ -34,8 +34,8 @@ def usage(prompt_tokens: int, completion_tokens: int, **more: Any) -> dict[str, 
 
 @dataclass
 class Script:
-    """What is answered to each request: `pieces` as they are, one write each; then, where `cut`, no end. A connection
-    is closed under what comes after so many `answers_a_connection`."""
+    """Answer to each request: `pieces`, one write each; then, where `cut`, no end of the body. The server closes a
+    connection during the answer that follows the first `answers_a_connection`."""
 
     pieces: Sequence[bytes] = ()
     status: int = 200

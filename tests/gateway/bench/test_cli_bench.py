@@ -156,7 +156,7 @@ def test_on_a_terminal_a_bar_goes_by() -> None:
 
 
 def _read(master: int) -> Iterator[str]:
-    """What a terminal is sent, until nobody holds its other side any more."""
+    """Output to a terminal, until no process has its other side open."""
     while True:
         try:
             yield os.read(master, 65536).decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What is left of credit is one number: for admission, for the admin API, and for a gateway that starts again."""
+"""The credit balance is one number: for admission, for the admin API, and after a gateway's restart."""
 
 import asyncio
 import shutil

@@ -35,7 +35,7 @@ class Source:
         return list(self.versions_known)
 
     async def was_read_again(self) -> None:
-        """What is set now was seen, and acted upon."""
+        """Wait until the book has read the current versions and applied them."""
         for _ in range(2):
             self.read.clear()
             await self.read.wait()

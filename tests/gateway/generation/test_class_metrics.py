@@ -1,4 +1,4 @@
-"""What /metrics says of each class, over the real engine and classes of the operator's own."""
+"""Metrics of each class, over the real engine and classes of the operator's own."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""What long texts cost before any limit is asked: nothing for those that cannot fit; and who only counts is counted."""
+"""Long texts before limits are checked: one that cannot fit costs nothing. Counting tokens is a request, too."""
 
 import asyncio
 from dataclasses import replace

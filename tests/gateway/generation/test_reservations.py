@@ -1,4 +1,4 @@
-"""Whoever is let in counts at once, until the engine has it or it goes some other way."""
+"""An admitted request counts in the queue at once, until the engine has it or it ends otherwise."""
 
 import asyncio
 import http.client
@@ -45,7 +45,7 @@ def slow_limits(limiter, monkeypatch):
 
 
 def outcomes(server, engine, count: int, *, at_once: bool, **asked) -> Counter:
-    """Of so many requests, none of which ends: statuses of those that were answered, 200 for those that run."""
+    """Statuses of `count` requests, none of which ends: of the answered ones, and 200 for the running ones."""
     refused, running = Counter(), Counter()
 
     async def ask(client) -> None:
@@ -241,6 +241,6 @@ def test_clients_that_leave_while_they_wait_shut_nobody_out(tmp_path):
         going.set()
         until(lambda: not engine.stats()["tiny"].running, 60)
         until(lambda: engine.queue_depth("tiny") == 0)
-        assert engine.predicted_wait("tiny", STANDARD, 1).drain_ns == 0, "whoever comes is let in"
+        assert engine.predicted_wait("tiny", STANDARD, 1).drain_ns == 0, "the next request is admitted"
         assert engine.reservations() == {"tiny": 0}
         assert httpx.post(server.url + CHAT, headers=JSON, json=body(max_tokens=2), timeout=60).status_code == 200

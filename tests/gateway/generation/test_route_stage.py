@@ -1,4 +1,4 @@
-"""What routing is told of a request."""
+"""The input of routing, for a request."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Routing as a client meets it: who answers, what it is told, what it is billed."""
+"""Routing as a client meets it: the model that answers, the headers and errors, the bill."""
 
 import http.client
 import json
@@ -204,7 +204,7 @@ def test_a_long_queue_is_left_for_the_small_model_by_those_who_allow_it(client, 
 
 @pytest.mark.parametrize("key", [KEY, PREMIUM_KEY])
 def test_who_would_be_turned_away_is_served_by_the_small_model(client, engine, authenticator, journal, key):
-    """Whatever the class: the alternative is no answer."""
+    """For any class: the alternative is no answer."""
     engine.waits_ms = {"big": 60_000}
     assert error_of(ask(client, "big", key=key), 429)["code"] == "overloaded"
     allow(authenticator, key, degrade=True)
@@ -382,7 +382,7 @@ def test_an_answer_at_hand_is_sent_where_the_large_model_cannot_be_had(client, e
 
 
 def test_a_trial_whose_room_somebody_else_took_is_not_sent(client, engine, authenticator, limiter, monkeypatch):
-    """What is sent is held."""
+    """Every request to the engine has a hold."""
     allow(authenticator, cascade_percent=70)
     limit(authenticator, requests_per_minute=1)
     engine.sure = {"small": 0.5}

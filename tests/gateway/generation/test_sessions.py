@@ -206,7 +206,7 @@ def test_an_answer_cut_to_its_length_is_remembered(client, say):
 
 
 def test_a_turn_is_stored_when_its_usage_is_and_before_its_last_byte(client, journal, monkeypatch):
-    """So whoever has seen the end finds the turn, and whoever finds the turn has been billed."""
+    """So a client that has seen the end finds the turn, and a turn that is found has been billed."""
     seen = []
     store = MemorySessionStore.store
 

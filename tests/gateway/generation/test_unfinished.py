@@ -1,4 +1,4 @@
-"""What the engine computed for a request counts against limits, though its client never had it and pays for nothing."""
+"""Work of the engine counts against limits even if the client never received it and pays nothing."""
 
 import asyncio
 import http.client
@@ -191,7 +191,7 @@ def test_where_there_is_no_room_for_both_the_trial_is_sent(cascade, limiter, aut
 
 
 def test_a_trial_counts_where_no_room_is_left_for_anything(cascade, limiter, monkeypatch):
-    """Somebody else has taken it between two holds."""
+    """Another request has taken it between two holds."""
     app, _ = cascade
     release = limiter.release
 

@@ -1,4 +1,4 @@
-"""Clients that stop to read, over a real socket and the real engine: it stands still for them, and goes on with the
+"""Clients that stop reading, over a real socket and the real engine: it pauses their requests, and resumes with the
 same text when they read again."""
 
 import contextlib
@@ -25,9 +25,9 @@ ANSWER_TOKENS = 400
 UNREAD, FEW = 24, 8
 """In place of the real bounds, so that short answers are long."""
 PART_BYTES = 40_000
-"""What a client reads at a time that reads now and then."""
+"""Bytes that a slow client reads at a time."""
 STEPS_UNDER_WAY = 8
-"""At most, between the event loop's word and the engine's obeying."""
+"""Maximum number of steps between the event loop's call to pause and the pause in the engine."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def read(client: socket.socket, answer: bytes = b"") -> list[str]:
 
 
 def read_now_and_then(client: socket.socket, engine: Engine, times: int) -> list[str]:
-    """The same, by a client that so often reads when the engine has stopped, and not while it goes on."""
+    """The same, by a client that reads only while the engine is paused, `times` times."""
     answer = b""
     for _ in range(times):
         until(lambda: stats(engine).paused > 0, timeout_s=30)

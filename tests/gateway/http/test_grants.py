@@ -1,4 +1,4 @@
-"""What keys with scopes or models may do, and may not."""
+"""Rights of keys with scopes or models."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What the promise of availability counts: every request under /v1/, once, as what became of it."""
+"""The availability objective counts every request under /v1/ once, by its outcome."""
 
 import json
 

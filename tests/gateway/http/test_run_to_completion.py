@@ -1,4 +1,4 @@
-"""What a shutdown's deadline finds between billing an answer and sending it."""
+"""A shutdown's deadline that passes between billing an answer and sending it."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What the tests of metering share: a journal, a store, and a topic between them."""
+"""Shared fixtures of the metering tests: a journal, a store, and a topic between them."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

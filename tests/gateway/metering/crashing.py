@@ -41,11 +41,11 @@ LIFETIME_S = 30
 
 
 DWELL_S = 0.03
-"""Whoever on another thread was told too early of a step gets the time to act on it."""
+"""Time for another thread to act on a notification of a step that came too early."""
 
 
 class Step(StrEnum):
-    """What is durable after it, or known."""
+    """A step of the pipeline. Its value names the state that is durable, or known, after it."""
 
     OPEN = "the journal knows a request"
     PROGRESS = "the journal knows what was sent"
@@ -89,10 +89,10 @@ def _die() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known outside of the process: lines of `what request tokens`, each written by one call.
+    """State known outside of the process: lines of `what request tokens`, each written by one call.
 
-    `sent`: tokens that a client has. `ended`: it has the end of its stream. `kept`: the journal has said that so much
-    is on the disk.
+    `sent`: tokens that a client has. `ended`: it has the end of its stream. `kept`: tokens that the journal has
+    reported as durable.
     """
 
     path: Path

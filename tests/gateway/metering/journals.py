@@ -35,7 +35,7 @@ def an_ending(usage_context: UsageContext, progress: Progress = SENT, ending: En
 
 
 def crashed_copy(path: Path, target: Path) -> Path:
-    """What another process would find if this one died now: the file and its log as they are."""
+    """The journal as another process would find it if this one died now: copies of the file and its log."""
     target.mkdir()
     for each in path.parent.iterdir():
         if not each.name.endswith((".lock", "-shm")):

@@ -73,7 +73,7 @@ async def relaying_all(journal: Journal, destination: Destination) -> AsyncItera
 
 
 async def sink_everything(analytics: Analytics, kafka_url: str, topic: str, events: int) -> None:
-    """Until the store has so many distinct events."""
+    """Run a sink until the store has `events` distinct events."""
     source = KafkaSource(
         KafkaCluster.from_url(kafka_url), topic, group=f"sink-{topic}", member=MEMBER, heartbeat_ms=300
     )

@@ -1,4 +1,4 @@
-"""The journal on a disk that fails or is full: nobody is told of a success that is none, nor billed for a failure."""
+"""The journal on a disk that fails or is full: no write that failed is reported as a success, and none is billed."""
 
 import os
 import shutil
@@ -54,7 +54,7 @@ async def test_clients_see_what_is_billed(library: Path, tmp_path: Path, kind: s
     await Journal(path).aclose()  # what the next start finds, it ends
     bill = {event.request_id: event.completion_tokens for event in journalled(path)}
     ended, failed = record.tokens("ended"), record.tokens("failed")
-    assert failed, "the disk failed under somebody"
+    assert failed, "the disk failed while requests ran"
     assert "refused" in record.tokens("refused"), "new work is turned away"
     assert {request: bill.get(request) for request in ended} == dict.fromkeys(ended, TOKENS)
     for request, sent_before in failed.items():

@@ -95,7 +95,7 @@ async def test_outages_of_kafka(
 
 
 async def test_clickhouse_away_in_every_way(clickhouse_server: ClickHouseServer, journal: Journal) -> None:
-    """A slow store takes the rows after nobody waits for its answer any more: the outcome is unknown each time."""
+    """A slow store writes the rows after its client's timeout: the outcome is unknown each time."""
     async with (
         fault_proxy(clickhouse_server.port) as proxy,
         through_proxy(clickhouse_server, proxy.port) as analytics,
@@ -184,7 +184,7 @@ async def test_a_topic_that_is_replayed_twice_to_members_that_come_and_go(
         assert len(messages) == 300
         await asyncio.to_thread(_send_shuffled, kafka_server, topic, messages)
         async with sinking(analytics, cluster, topic, members=2) as sinks:
-            while not all(sink.counts.events_total for sink in sinks):  # they join when there is something going on
+            while not all(sink.counts.events_total for sink in sinks):  # they join while messages arrive
                 await asyncio.to_thread(_send_shuffled, kafka_server, topic, messages)
                 await asyncio.sleep(1)
         # A member that is lost while it joins is waited for until its session ends: 45 s, and that may come twice.

@@ -1,4 +1,4 @@
-"""The journal keeps what it was told, through crashes, once."""
+"""The journal keeps each record once, through crashes."""
 
 import asyncio
 import sqlite3

@@ -70,7 +70,7 @@ async def test_a_failing_disk_refuses_new_work_and_loses_nothing(path: Path, mon
 
 @pytest.mark.usefixtures("quick_retries")
 async def test_a_disk_that_failed_while_idle_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was asked has its answer, so nothing is left to write, and nothing new may begin."""
+    """Each call has its answer, so nothing is left to write, and no request may begin."""
     async with journal_at(path) as journal:
         disk = FailingDisk(journal)
         monkeypatch.setattr(journal._file, "commit", disk.commit)

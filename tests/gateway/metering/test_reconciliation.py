@@ -1,4 +1,4 @@
-"""Whatever breaks the equation between the journal and the store is found, and named."""
+"""Reconciliation finds and names every difference between the journal and the store."""
 
 import json
 from collections.abc import Mapping

@@ -104,7 +104,7 @@ async def test_a_new_store_accepts_nothing_unsigned() -> None:
         assert await policy.unsigned_until_ms(analytics) == 0
         await Intake(analytics, lambda _, signature: signature).store("usage", 0, [a_message(0, an_event(1))])
         await analytics.command("DELETE FROM schema_versions WHERE version = 6")
-        await migrate(analytics)  # beside another process that is ahead
+        await migrate(analytics)  # as another process does that runs a newer version
         assert await policy.unsigned_until_ms(analytics) == 0
         stated = SignaturePolicy(SIGNER, datetime(2026, 1, 1, tzinfo=UTC))
         assert await stated.unsigned_until_ms(analytics) == 1_767_225_600_000

@@ -179,7 +179,7 @@ async def test_tokens_name_the_partition_and_its_offsets() -> None:
 async def test_what_is_no_event_is_kept_apart_with_its_reason() -> None:
     messages = topic()
     messages[PARTITIONS[0]][1] = Message(1, b"not JSON \xff", timestamp_ms=1_793_491_200_123)
-    messages[PARTITIONS[1]][0] = Message(0, b"", timestamp_ms=2**62)  # whoever sent it may have said any number
+    messages[PARTITIONS[1]][0] = Message(0, b"", timestamp_ms=2**62)  # a producer may state any timestamp
     group, store = Group(messages), Store(["away", "lost"])
     group.committed = dict.fromkeys(messages, 0)
     sink = a_sink(group, store)
@@ -238,7 +238,7 @@ async def test_a_stop_stores_what_was_fetched() -> None:
 
 @dataclass
 class Found:
-    """What a sink's watches last found out."""
+    """Latest results of a sink's watches."""
 
     behind: Mapping[Partition, int]
     missing: Sequence[MissingRange] = ()
@@ -278,7 +278,7 @@ async def test_metrics_say_how_far_behind_it_is() -> None:
 
 
 def forged(offset: int, **claimed: object) -> Message:
-    """An event as whoever can write to the topic would make it, with an invented source."""
+    """An event with an invented source, as any client with write access to the topic could send it."""
     event = replace(an_event(offset + 1, source="invented"), **claimed)  # type: ignore[arg-type]
     return Message(offset, event.to_json(), 1_793_491_200_000)
 
@@ -317,7 +317,7 @@ async def test_an_event_that_no_gateway_signed_is_put_aside_and_not_billed() -> 
 
 
 async def test_unsigned_events_are_accepted_until_an_instant_of_this_machine() -> None:
-    """Whatever time the event and its message state."""
+    """Timestamps of the event and its message do not matter."""
     now_ms = 1_000
     verification = Verification(SIGNER, lambda: now_ms)
     verification.accept_unsigned_until(now_ms + 1)

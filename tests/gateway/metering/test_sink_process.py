@@ -105,7 +105,7 @@ async def test_it_makes_its_tables_takes_what_there_is_and_ends_when_told(
 async def test_unsigned_usage_is_taken_in_the_days_of_an_upgrade_alone(
     upgraded: bool, kafka_server: KafkaServer, topic: str, clickhouse_url: str, no_settings: Path, tmp_path: Path
 ) -> None:
-    """What gateways of a former version had sent, to a store that has usage of that version and to a new one."""
+    """Events that gateways of a former version had sent, to a store that has usage of that version and to a new one."""
     port, log = free_port(), tmp_path / "log"
     if upgraded:
         await make_former_store(clickhouse_url, an_event(1))

@@ -43,7 +43,7 @@ def client_of(server: Server, **fields):
 
 @pytest.fixture
 def stalled(server, engine):
-    """A client that does not read, when nothing goes on any more."""
+    """A client that does not read, after the engine has stopped generating for it."""
     with client_of(server) as client:
         until(lambda: engine.generated > 0)
         seen = -1

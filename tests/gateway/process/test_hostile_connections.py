@@ -1,4 +1,4 @@
-"""What a client may do to a connection, over real sockets: each is answered or cut off, and nobody else notices."""
+"""Hostile clients over real sockets: each is answered or cut off, and no other client notices."""
 
 import contextlib
 import socket

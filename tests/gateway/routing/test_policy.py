@@ -1,4 +1,4 @@
-"""What a routing policy may say."""
+"""Valid and invalid routing policies."""
 
 import pytest
 

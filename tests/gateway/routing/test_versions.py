@@ -1,4 +1,4 @@
-"""Versions of a model: everybody keeps theirs, and together they have their shares."""
+"""Versions of a model: each client keeps its own, and the shares of all match the weights."""
 
 from collections import Counter
 

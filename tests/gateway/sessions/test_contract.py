@@ -1,4 +1,4 @@
-"""What each store of sessions promises."""
+"""The contract of every store of sessions."""
 
 import asyncio
 

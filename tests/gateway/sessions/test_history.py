@@ -1,4 +1,4 @@
-"""What is remembered, what a template is shown of it, and how it is stored."""
+"""A session's history: its content, its form in a template, and its storage."""
 
 import zlib
 

@@ -1,4 +1,4 @@
-"""What this process keeps in memory is bounded."""
+"""The store in this process's memory is bounded."""
 
 from gateway.sessions import SessionKey
 from gateway.sessions.memory import MemorySessionStore

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order: both stores do the same, and no turn is lost or interleaved."""
+"""Under any sequence of events both stores do the same, and no turn is lost or interleaved."""
 
 import asyncio
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What is Redis' own: the key, its life by Redis' clock, and a server that is away or slow."""
+"""Properties of the Redis store alone: the key, its TTL by Redis' clock, and a server that is down or slow."""
 
 import asyncio
 import contextlib
@@ -59,7 +59,7 @@ async def test_a_begin_that_arrives_after_its_release_takes_nothing(client):
 
 
 async def test_where_redis_has_little_memory_left_nothing_is_stored_and_nothing_changes(client):
-    """What limits are held in is not filled by what clients have stored, nor by many tenants together."""
+    """Stored sessions, of one tenant or of many, cannot fill the memory that limits are held in."""
     store = RedisSessionStore(client)
     await store.begin(KEY, "a")
     await store.store(KEY, "a", b"before")

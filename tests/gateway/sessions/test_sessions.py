@@ -102,7 +102,7 @@ async def test_few_may_wait(store):
 
 
 async def test_of_one_tenant_so_many_turns_wait_and_the_others_of_it_are_refused(store):
-    """Whatever sessions they wait for; other tenants wait all the same, and what need not wait begins."""
+    """The limit covers all sessions of a tenant. Other tenants' turns still wait; one that need not wait begins."""
     sessions = Sessions(store, wait_s=30.0)
 
     async def one(tenant: str, session: str) -> None:

@@ -1,4 +1,4 @@
-"""What is promised of reading calls out of text: in every form, however it is cut, and whatever looks like one."""
+"""Promises of reading calls out of text: in every form, for any split into deltas, and with text that resembles one."""
 
 import itertools
 import json
@@ -25,7 +25,7 @@ def reader(form: CallForm | None, most: int | None = None) -> CallReader:
 
 
 def pieces_of(by: Reader, parts: list[str], reason: FinishReason = FinishReason.STOP) -> list[list[Piece]]:
-    """What each part says; the last one ends the answer."""
+    """Pieces that the reader returns for each part; the last part ends the answer."""
     last = len(parts) - 1
     pieces = []
     for i, part in enumerate(parts):

@@ -1,4 +1,4 @@
-"""What is promised of parsing an answer."""
+"""Promises of parsing an answer."""
 
 from engine.request import FinishReason, TextDelta
 from gateway.speech.output_parser import ChoiceParser, OutputParser, ParsedDelta

@@ -1,4 +1,4 @@
-"""What a model is told of tools and calls, by what its chat template knows."""
+"""Prompts with tools and calls, by the capabilities of the chat template."""
 
 import pytest
 

@@ -87,7 +87,7 @@ async def authenticator(source: FakeSource, clock: Clock, anyio_backend: str) ->
 
 
 async def settle() -> None:
-    """Let reads that go on behind come to their end."""
+    """Let background reads finish."""
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -112,14 +112,14 @@ async def test_a_key_in_use_skips_the_database(authenticator: Authenticator, sou
     assert len(source.queries) == queries
 
     clock.now += module.REFRESH_S + 0.1
-    source.silent = True  # a read is sent behind, and its silence bothers nobody
+    source.silent = True  # a read is sent in the background, and no request waits for its answer
     await asyncio.wait_for(authenticator.authenticate(key.plaintext), 1.5)
     await settle()
     assert len(source.queries) == queries + 1
 
 
 async def test_revocation_applies_within_5_s(authenticator: Authenticator, source: FakeSource, clock: Clock) -> None:
-    """Whatever the rhythm of its use."""
+    """However often it is used."""
     assert module.MAX_LAG_S + module.READ_TIMEOUT_S <= 5
     for pause_s in (0.1, 0.7, 1.4, 2.9, 4.9):
         key = source.add()
@@ -226,7 +226,7 @@ class TestOutage:
         with pytest.raises(StoreUnavailable):
             await authenticator.authenticate(new_key().plaintext)
         clock.now += 60
-        with pytest.raises(StoreUnavailable):  # perhaps made in the meantime: nobody can tell
+        with pytest.raises(StoreUnavailable):  # perhaps created in the meantime: the authenticator cannot know
             await authenticator.authenticate(stranger.plaintext)
 
     async def test_wrong_secrets_are_refused_in_an_outage(

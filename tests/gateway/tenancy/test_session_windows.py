@@ -1,4 +1,4 @@
-"""What tenants want of their sessions, on SQLite and on PostgreSQL."""
+"""Session settings of tenants, on SQLite and on PostgreSQL."""
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 

@@ -39,7 +39,7 @@ class Served:
         return self.metrics.render().decode()
 
     def answer(self, model: str, tier: str, *, ttft_s: float = 0.1, tpot_s: float = 0.01, tokens: int = 10) -> None:
-        """A request was answered: with so many tokens, after a prompt of twice as many."""
+        """Record an answered request with `tokens` output tokens, after a prompt of twice that length."""
         labels = ("chat", model, tier)
         self.metrics.request_duration.labels(*labels, "").observe(1.0)
         self.metrics.time_to_first_token.labels(*labels).observe(ttft_s)
@@ -51,7 +51,7 @@ class Served:
 
 @contextmanager
 def serving(served: Served, port: int) -> Iterator[str]:
-    """Its /metrics; each time that somebody looks, a request has been answered."""
+    """Serves its /metrics; a request is answered before each scrape."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

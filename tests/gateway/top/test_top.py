@@ -74,7 +74,7 @@ class Terminal:
         self.seen = ""
 
     def exit_code(self) -> int:
-        """Once it has ended. Meanwhile it is read: a terminal that takes nothing stops who writes to it."""
+        """Exit code, once it has ended. Its output is read until then: a full terminal would block the process."""
         deadline = time.monotonic() + 60
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.seen[-4000:]

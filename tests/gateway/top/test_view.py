@@ -36,7 +36,7 @@ def test_a_class() -> None:
     assert premium.tpot.p95 is not None
     assert 0.04 < premium.ttft.p50.value <= 0.06
     assert premium.tpot.p95.value == pytest.approx(0.025, rel=0.1)
-    assert standard.requests_per_s is None  # nobody has asked for it yet
+    assert standard.requests_per_s is None  # no request yet
     assert (standard.ttft.n, standard.ttft.p50) == (0, None)
 
 

@@ -1,4 +1,4 @@
-"""What the programs of each revision of the SQL store have written."""
+"""Rows that the program of each revision of the SQL store has written."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -13,7 +13,7 @@ _AFTER: Mapping[int, Mapping[str, Any]] = {
     2: {"routed_model": "large", "route_reason": "complexity_large"},
     3: {"paused_ms": 6},
 }
-"""What a version added."""
+"""Fields that a version added."""
 
 
 _TENANT = {"tenant_id": "acme", "key_id": "acmekey00001", "tier": "premium", "tier_served": "premium"}
@@ -58,7 +58,7 @@ def occurred_ms(sequence: int) -> int:
 
 
 def opening(version: int, request_id: str) -> dict[str, Any]:
-    """What a request that runs was opened with."""
+    """The record that opens a running request."""
     return {
         "event_id": "01900000-0000-7000-8000-999999999999",
         "request_id": request_id,

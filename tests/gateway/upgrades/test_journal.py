@@ -104,6 +104,6 @@ async def test_what_former_versions_left_is_delivered(version: int, tmp_path: Pa
     assert (ran.finish_reason, ran.completion_tokens, ran.cost_nanodollars) == (Ending.INTERRUPTED, 7, 11_500)
     assert ran.routed_model == "large"
     assert [row[0] for row in rows] == [2, 3, 4, 5, 6], "the first had arrived before"
-    for *values, signature in signatures:  # signed as they left, whoever wrote them
+    for *values, signature in signatures:  # signed when sent, whichever version wrote them
         SIGNER.verify(event_of(values), signature)
     assert rows[:4] == [(2, "large", 2_000), (3, "large", 3_000), (4, "large", 4_000), (5, "large", 11_500)]

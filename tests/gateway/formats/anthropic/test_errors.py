@@ -1,4 +1,4 @@
-"""Errors on Anthropic's paths are in Anthropic's envelope, whoever raises them; on all others in OpenAI's."""
+"""Errors on Anthropic's paths have Anthropic's envelope, whatever layer raises them; all other paths have OpenAI's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is said, as blocks: streamed and whole are the same to Anthropic's own client."""
+"""Answers as content blocks: Anthropic's own client reads the same from a stream as from a whole message."""
 
 from collections.abc import Sequence
 
@@ -65,7 +65,7 @@ def streamed(pieces: Sequence[Piece], cuts: Sequence[int], last: TextDelta | Non
 
 
 def accumulated(stream: bytes) -> Message:
-    """What Anthropic's client makes of a stream."""
+    """The message that Anthropic's client accumulates from a stream."""
     response = httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream)
     transport = httpx2.MockTransport(lambda request: response)
     with (

@@ -1,4 +1,4 @@
-"""Whatever the body: a message or an error in Anthropic's envelope, never 5xx, and nothing left running."""
+"""Any body gets a message or an error in Anthropic's envelope, never 5xx, and leaves no request running."""
 
 import pytest
 from hypothesis import given

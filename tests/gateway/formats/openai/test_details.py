@@ -1,4 +1,4 @@
-"""What is told of an answer besides its text."""
+"""Details of an answer besides its text."""
 
 import pytest
 

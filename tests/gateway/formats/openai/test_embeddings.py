@@ -133,7 +133,7 @@ def test_as_many_inputs_as_openai_takes(client, engine):
 
 
 def test_the_engine_has_some_of_many_inputs_at_a_time(server, engine, journal, monkeypatch):
-    """Nobody waits for word of those that it never had, either."""
+    """The gateway does not wait for the usage of inputs that it never submitted."""
     monkeypatch.setattr("gateway.generation.admit.USAGE_TIMEOUT_S", 60)
     engine.pace_s = 0.2
     connection = asked(server, input=["a"] * 200)

@@ -77,7 +77,7 @@ ASKING: dict[str, dict[str, Any]] = {
     "tools": {"tools": TOOLS},
     "truncation_side": {"truncate_prompt_tokens": 2, "truncation_side": "right"},
 }
-"""For each parameter, a body's members with which it asks for something. Those beside it are the ones that it needs."""
+"""For each parameter, members of a body that use it, with the other members that it needs."""
 
 ASKING_CHAT = {
     "echo": {"echo": True, "messages": SAID, "continue_final_message": True},
@@ -103,7 +103,7 @@ def known(path: str) -> list[str]:
 
 
 def seen(client, engine, path: str, body: dict[str, Any]) -> tuple[Any, ...]:
-    """What shows of a request that is honoured."""
+    """Observable effects of a request whose parameters are honoured."""
     response = client.post(path, json=body)
     assert response.status_code == 200, response.text
     if response.headers["content-type"].startswith("text/event-stream"):

@@ -1,7 +1,7 @@
-"""Whatever the bytes: an answer or an envelope, never 5xx, and nothing left running.
+"""Any bytes get an answer or an envelope, never 5xx, and leave no request running.
 
-Here with a fake engine, by hypothesis, and for a few seconds with the real one; `python -m tests.fuzz` goes on as long
-as one likes.
+Here with a fake engine, by hypothesis, and for a few seconds with the real one; `python -m tests.fuzz` runs for any
+length of time.
 """
 
 import asyncio

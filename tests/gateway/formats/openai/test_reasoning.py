@@ -1,4 +1,4 @@
-"""What a model says to itself, in chats: told apart, counted, and given back to the template."""
+"""A model's reasoning in chats: separated from the answer, counted, and passed back to the template."""
 
 import pytest
 

@@ -294,7 +294,7 @@ def test_json_that_is_costly_to_build_is_not_built(client, values, what):
 
 
 def test_json_in_strings_is_bounded_together(client, engine):
-    """Sixty calls with as many arrays as a body may have would hold up everybody's streams for a second."""
+    """Sixty calls with as many arrays as a body may have would block the event loop, and all streams, for a second."""
     arguments = '{"a":[' + "[]," * 9_000 + "0]}"
     calls = [CALL | {"function": {"name": "f", "arguments": arguments}}] * 2
     error = error_of(

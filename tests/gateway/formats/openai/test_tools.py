@@ -1,4 +1,4 @@
-"""Tools in chats: what a body may say, what its model is told, and how its calls come back."""
+"""Tools in chats: the fields that a body may have, the prompt of the model, and the calls in its answer."""
 
 import json
 
@@ -230,7 +230,7 @@ def test_an_answer_may_be_kept_to_one_call(client, engine):
 
 
 def test_a_session_remembers_calls_and_their_results(client, engine):
-    """By the ids that its client was told, so that a result finds its call."""
+    """By the ids that its client received, so that a result finds its call."""
     engine.reply = f"Let me look.<tool_call>{CALL}</tool_call>"
     first = chat(client, session_id="s").json()["choices"][0]["message"]
     [call] = first["tool_calls"]

@@ -80,7 +80,7 @@ def test_tokenize_is_what_chat_counts(client):
 
 
 def test_a_step_that_hangs_takes_the_server_out_of_service(tmp_path, monkeypatch):
-    """A client with an answer under way is told so, and none is sent here any more."""
+    """A client with a running answer receives an error, and load balancers send no further requests to this server."""
     folder = make_checkpoint(tmp_path / "model", "llama")
     config = EngineConfig(dtype="float32", kv_cache_bytes=4 * 2**20, threads=1, step_timeout_seconds=0.5)
     engine = Engine.load({"tiny": folder}, config)

@@ -1,4 +1,4 @@
-"""What a response looks like, whole and streamed."""
+"""The form of a response, whole and streamed."""
 
 import openai.types.responses as sdk
 import pytest

@@ -62,7 +62,7 @@ def whole(portions: Sequence[Sequence[Piece]], reason: FinishReason = FinishReas
 
 
 def added_up(events: list[dict]) -> list[dict]:
-    """The items that somebody has who looks at what is added and at deltas alone."""
+    """The items as a client assembles them from `added` events and deltas alone."""
     items: dict[int, dict[str, Any]] = {}
     for event in events:
         match event["type"].removeprefix("response."):

@@ -1,4 +1,4 @@
-"""Whatever is asked: a response or an envelope, never 5xx, and nothing left running."""
+"""Any body gets a response or an envelope, never 5xx, and leaves no request running."""
 
 import pytest
 from hypothesis import given

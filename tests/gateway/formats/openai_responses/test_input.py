@@ -1,4 +1,4 @@
-"""What may be asked: items as the model is shown them, and every parameter that is refused, by name."""
+"""Valid requests: items as the model is shown them. Every refused parameter is named in its error."""
 
 import pytest
 

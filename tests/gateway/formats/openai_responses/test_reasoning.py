@@ -1,4 +1,4 @@
-"""What a model says to itself: an item of its own, counted, and given back to the template when it goes on."""
+"""A model's reasoning: an item of its own, counted, and passed back to the template when the conversation resumes."""
 
 import pytest
 
