@@ -1,4 +1,4 @@
-"""What a client was told it used is what the journal, the store, the admin API and the invoice say."""
+"""The usage that a client receives equals that of the journal, the store, the admin API and the invoice."""
 
 import time
 

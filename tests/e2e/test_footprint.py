@@ -1,4 +1,4 @@
-"""What the whole program has in memory."""
+"""Memory of the whole program."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the README says, done."""
+"""The commands of the README work."""
 
 import json
 import os

@@ -69,7 +69,7 @@ class Tenant:
         return served, raw.headers["x-turnpike-route-reason"]
 
     async def follows(self, model: str, expected: tuple[str, str]) -> None:
-        """What a command has changed reaches the gateway in a while."""
+        """Wait until the gateway applies the change that a command made."""
         async with asyncio.timeout(FOLLOWED_S):
             while (await self.ask(model)) != expected:
                 await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Rounds of hostile requests beside streams of known text."""
+"""Rounds of hostile requests during streams of known text."""
 
 import asyncio
 from collections import Counter
@@ -37,7 +37,7 @@ def request_of(random: Random) -> Sent:
 
 
 def fault_of(sent: Sent, answer: Answer) -> str | None:
-    """What is wrong with an answer by itself, if anything is."""
+    """The fault of an answer by itself; None where it has none."""
     if answer.status not in ALLOWED:
         return f"status {answer.status}"
     if not answer.headers.get("x-request-id"):

@@ -65,7 +65,7 @@ class Served:
     server: Server
 
     def left_over(self) -> dict[str, int]:
-        """What is held, by name; all are 0 when nobody asks for anything."""
+        """Counts of held resources, by name; all are 0 when no request runs."""
         stats = self.engine.stats().values()
         with contextlib.closing(sqlite3.connect(self.journal_path)) as journal:
             [(open_requests,)] = journal.execute("SELECT count(*) FROM open_requests")
@@ -82,7 +82,7 @@ class Served:
         }
 
     def wait_until_idle(self, timeout_s: float = 10.0) -> dict[str, int]:
-        """What is still held then; empty if nothing is. States what holds of the stores on the way."""
+        """Resources still held at the timeout; empty if none is. Checks the stores' invariants on the way."""
         deadline = time.monotonic() + timeout_s
         while held := {name: count for name, count in self.left_over().items() if count}:
             if time.monotonic() > deadline:

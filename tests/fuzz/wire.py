@@ -10,7 +10,7 @@ import orjson
 ANSWER_SECONDS = 60.0
 
 _ENDS = (b"data: [DONE]", b"event: message_stop\n", b"event: response.completed\n", b"event: response.incomplete\n")
-"""What the last event of a stream that ended well begins with."""
+"""Beginnings of the last event of a stream that ended well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""What clients saw beside what is billed.
+"""Comparison of the clients' records with the billed usage.
 
-An answer that its client has whole is billed once, as it was told. One that the drain cut ends with an error that says
-so, and is billed no more than its client was sent. Nobody is told of any other fault, and nothing is billed that nobody
-asked for.
+A complete answer is billed once, with the usage that its client received. One that the drain cut ends with an error
+that says so, and is billed at most what its client received. Clients see no other error, and every billed request has
+a client.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from gateway.metering.event import Ending, UsageEvent
 from tests.e2e.drain.clients import DRAINING, LONGEST_ANSWER, Seen
 
 REFUSALS = {429: {"rate_limit_exceeded", "rate_limit_error", "overloaded"}, 503: {DRAINING}}
-"""What a client may be told before an answer begins, with the codes."""
+"""Statuses and codes of refusals before an answer begins."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Books:
 
 
 def compare(seen: Sequence[Seen], events: Sequence[UsageEvent]) -> Books:
-    """The clients' record beside the journal."""
+    """Compare the clients' record with the journal."""
     books = Books()
     billed = Counter(event.request_id for event in events)
     books.findings += [f"{request_id} is in the journal {n} times" for request_id, n in billed.items() if n > 1]

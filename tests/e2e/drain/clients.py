@@ -1,4 +1,4 @@
-"""Clients that ask until nobody listens any more, and keep their own record of what they were told."""
+"""Clients that send requests until no server listens, and keep their own record of the answers."""
 
 import asyncio
 import random
@@ -22,7 +22,7 @@ PAUSE_S = 0.05
 CONNECTION_S = 60.0
 DRAINING = SHUTTING_DOWN
 UNREAD_S = 0.5
-"""What is sent so shortly before the signal may lie unread when the listener closes."""
+"""Requests sent later than this before the signal may be unread when the listener closes."""
 
 
 class Dialect(StrEnum):
@@ -37,9 +37,9 @@ class Dialect(StrEnum):
 class Seen:
     """One request, as its client saw it.
 
-    `tokens`: of the answer, as far as the client was told while it came; None where the dialect tells it at the end
-    alone. `usage`: (prompt, answer), told at the end. `error`: the code of an error, or its type where the dialect has
-    no codes. `ended`: it has the end of a stream, or a whole body. `late`: begun after the signal, or not `UNREAD_S`
+    `tokens`: of the answer, as far as the stream reported them; None where the dialect reports them only at the end.
+    `usage`: (prompt, answer), reported at the end. `error`: the code of an error, or its type where the dialect has no
+    codes. `ended`: it has the end of a stream, or a whole body. `late`: begun after the signal, or not `UNREAD_S`
     before it.
     """
 

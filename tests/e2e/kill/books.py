@@ -1,9 +1,9 @@
-"""What clients received, what the journal has and what ClickHouse bills: where they differ, and by how much they may.
+"""Differences between the clients' records, the journal and the bill in ClickHouse, with their bounds.
 
 Of a request whose client has the end, all three are equal. One that was cut off by the death of the gateway is billed
 no more than its client has, and no less than what it had `LOST_MS` before the end. One that its client left is billed
 what was sent until the gateway noticed. One that never began to arrive is billed nothing. The exception: a whole answer
-that was committed and not yet sent when the gateway died is billed, and nobody has it.
+that was committed and not yet sent when the gateway died is billed, although no client has it.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ NOTICED_TOKENS = 2
 
 @dataclass(slots=True)
 class Books:
-    """What a comparison found. `findings` breaks a promise, the rest is for the record."""
+    """Results of a comparison. `findings` breaks a promise, the rest is for the record."""
 
     findings: list[str] = field(default_factory=list)
     requests: int = 0
@@ -47,7 +47,7 @@ class Books:
 
 
 def compare(received: Sequence[Received], events: Sequence[UsageEvent], whole_key_id: str) -> Books:
-    """The clients' record beside the journal."""
+    """Compare the clients' record with the journal."""
     books = Books(requests=len(received), tokens=sum(each.tokens for each in received))
     by_request = {event.request_id: event for event in events}
     known = {each.request_id for each in received}
@@ -135,7 +135,7 @@ def _is_fair(event: UsageEvent) -> bool:
 
 
 async def compare_store(analytics: Analytics, events: Sequence[UsageEvent]) -> list[str]:
-    """The journal beside what a bill counts in ClickHouse: the same events, each once."""
+    """Compare the journal with what a bill counts in ClickHouse: the same events, each once."""
     names = (
         *("request_id", "sequence", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_nanodollars"),
         "finish_reason",

@@ -26,7 +26,7 @@ class Manner(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Whole answers have a key of their own: one that nobody received is known by it."""
+    """Whole answers have a key of their own, which identifies one that no client received."""
 
     streamed: str
     whole: str
