@@ -1,4 +1,4 @@
-"""Torch's ops on a CPU equal the reference: those of a forward pass, odd shapes, blocks of nobody poisoned with NaN.
+"""Torch's ops on a CPU equal the reference: those of a forward pass, odd shapes, unowned blocks poisoned with NaN.
 
 What goes around a forward pass is tested in `test_host_ops`, the native forward pass in `cpu/test_forward`.
 """
@@ -100,7 +100,7 @@ def test_rotate_and_store(dtype: torch.dtype, rotated: int, normed: bool) -> Non
     assert written.isfinite().all()
     assert_close(mine.flatten(0, 1)[slots], written, dtype)
     mine.flatten(0, 1)[slots] = math.nan
-    assert mine.isnan().all(), "slots of nobody stay as they were"
+    assert mine.isnan().all(), "slots that belong to no row are unchanged"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -112,7 +112,7 @@ def test_silu_mul(dtype: torch.dtype) -> None:
 def paged_step(
     rows: list[tuple[int, int]], kv_heads: int, head_dim: int, dtype: torch.dtype
 ) -> tuple[AttentionMetadata, torch.Tensor]:
-    """Rows of (query tokens, context tokens) over scattered blocks; blocks of nobody are NaN."""
+    """Rows of (query tokens, context tokens) over scattered blocks; blocks that belong to no row are NaN."""
     blocks_of = [math.ceil(context / BLOCK_TOKENS) for _, context in rows]
     num_blocks = sum(blocks_of) + 3
     order = torch.randperm(num_blocks, generator=torch.Generator().manual_seed(3))

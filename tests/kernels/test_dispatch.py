@@ -1,7 +1,7 @@
-"""Who computes is decided by what there is, where it can be: not by a clock.
+"""The choice of a backend depends only on what the machine has and what works there, never on timing.
 
-A GPU is used where it can be, on a CPU the native library, else torch, which is not imported where nobody needs it. Who
-asks for what cannot be used hears what is missing.
+A GPU is used where it works, on a CPU the native library, else torch, which is imported only where it is needed. A
+setting that asks for an unusable backend gets an error that names what is missing.
 """
 
 import subprocess
@@ -51,7 +51,7 @@ def no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """The threads that torch and the library were told, in place of telling them: the tests beside keep theirs."""
+    """Records the threads of torch and the library instead of setting them, so that other tests keep theirs."""
     told: dict[str, int] = {}
     monkeypatch.setattr("torch.set_num_threads", lambda threads: told.update(torch=threads))
     monkeypatch.setattr(native, "start", lambda threads: told.update(native=threads))

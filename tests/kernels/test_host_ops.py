@@ -1,4 +1,4 @@
-"""What computes around a forward pass on the processor equals the reference, whoever computes it."""
+"""Ops around a forward pass on the processor equal the reference, in every implementation."""
 
 import math
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What computes on the processor, with torch's tensors in and out, in which `kernels.reference` speaks."""
+"""Adapters of the CPU ops to torch's tensors, in which `kernels.reference` is defined."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -60,7 +60,7 @@ class EmbeddingFace:
 
 
 class ReadingFace:
-    """What reads logits: all of a `HostOps`, or the `NativeSampling` in it."""
+    """Ops that read logits: all of a `HostOps`, or the `NativeSampling` in it."""
 
     def __init__(self, ops: HostOps | NativeSampling) -> None:
         self._ops = ops

@@ -54,7 +54,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 def metadata_of(rows: list[tuple[int, int]], seed: int = 3) -> AttentionMetadata:
-    """Rows of (query tokens, context tokens) over scattered blocks, of which three belong to nobody."""
+    """Rows of (query tokens, context tokens) over scattered blocks, of which three belong to no row."""
     blocks_of = [math.ceil(context / BLOCK_TOKENS) for _, context in rows]
     order = torch.randperm(sum(blocks_of) + 3, generator=torch.Generator().manual_seed(seed))
     tables = torch.full((len(rows), max(blocks_of)), -(2**40))  # what lies past a row's context is no block

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def exit_code_of_fork(call: Callable[[], int]) -> int:
-    """What a child of this process, forked off as it is now, gets from a call."""
+    """Exit code of a call in a forked child of this process."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that there are threads is the point
         child = os.fork()

@@ -45,7 +45,7 @@ def group_inputs(weight_format: Format) -> int:
 
 
 def aligned(size: int) -> tuple[int, np.ndarray]:
-    """The address of so many bytes, a multiple of 64, and what keeps them: 255 everywhere."""
+    """The address of `size` bytes, a multiple of 64, and the array that holds them, filled with 255."""
     memory = np.full(size + 64, 255, np.uint8)
     return -(-memory.ctypes.data // 64) * 64, memory
 

@@ -1,4 +1,4 @@
-"""What memory is resident."""
+"""Resident memory."""
 
 import ctypes
 import mmap

@@ -103,7 +103,7 @@ def test_any_step(
 def test_a_token_is_the_same_however_it_is_computed(
     level: Level, heads: int, kv_heads: int, head_dim: int, window: int | None, int8: bool
 ) -> None:
-    """In one chunk, in small ones, alone, beside others, with drafts, by one thread or three: to the bit."""
+    """In one chunk, in small ones, alone, in a batch, with drafts, by one thread or three: to the bit."""
     length = 600
     whole = metadata_of([(length, length)])
     kv, query = kept(poisoned_kv(whole, kv_heads, head_dim), int8), random(length, heads, head_dim, seed=9)
@@ -157,7 +157,7 @@ def test_what_is_not_a_number_reaches_only_those_who_see_it(level: Level, of_key
 
 @pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
 def test_large_and_equal_scores(level: Level) -> None:
-    """Weights that vanish beside one, and weights that are all the same."""
+    """Weights that vanish next to a weight of one, and weights that are all the same."""
     metadata = metadata_of([(1, 520)])
     kv, query = poisoned_kv(metadata, 1, 64), random(1, 1, 64, seed=1)
     with using(level) as library:

@@ -141,7 +141,7 @@ def test_a_share_that_no_float32_holds_keeps_the_largest(level: Level, changes: 
 
 @at_every_level
 def test_a_row_draws_the_same_in_any_company(level: Level) -> None:
-    """Beside others, alone, shared out among threads or not."""
+    """In a batch, alone, divided among threads or not."""
     vocab_size = 3 * 8192 + 5
     logits = torch.cat([logits_of(kind, 1, vocab_size, index) for index, kind in enumerate(KINDS)])
     columns = columns_of(len(logits), vocab_size, top_p=0.9)
@@ -178,7 +178,7 @@ def test_the_smallest_id_wins_a_tie(level: Level) -> None:
     logits[:, [70, 71, 4000]] = 2.0
     with using(level):
         assert native_sampling().sample(logits, columns_of(2, 5003, noise_scale=0.0)).tolist() == [70, 70]
-        # Noise is nothing beside such numbers: their sums with it are equal.
+        # The noise is below the precision of such numbers: their sums with it are equal.
         drawn = native_sampling().sample(logits * 1e12, columns_of(2, 5003))
     assert drawn.tolist() == [70, 70]
 
@@ -240,7 +240,7 @@ def test_masks(level: Level, vocab_size: int, rows: int, seed: int) -> None:
     reference.mask_logits(expected[:, :vocab_size], words)
     with using(level):
         native_sampling().mask_logits(logits[:, :vocab_size], words)
-    assert torch.equal(logits, expected), "and nothing beside them is touched"
+    assert torch.equal(logits, expected), "the columns past the vocabulary are unchanged"
 
 
 @at_every_level

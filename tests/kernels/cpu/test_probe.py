@@ -1,4 +1,4 @@
-"""What torch is told and timed for, where it computes on a processor."""
+"""Torch's number of threads and its timed choices, where it computes on a processor."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from kernels.cpu import probe
 
 @pytest.fixture(autouse=True)
 def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The threads that torch was told, in place of telling it."""
+    """Records calls to `torch.set_num_threads` instead of making them."""
     told: list[int] = []
     monkeypatch.setattr("torch.set_num_threads", told.append)
     return told

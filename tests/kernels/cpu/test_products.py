@@ -1,4 +1,4 @@
-"""Products with bf16 weights: right at every level of the processor, the same for a row whatever rows are beside it."""
+"""Products with bf16 weights: right at every level of the processor, and independent of the batch's other rows."""
 
 import ctypes
 import math
@@ -88,7 +88,7 @@ class Case:
         return product if self.bias is None else product + self.bias.double()
 
     def error(self, x: Tensor) -> Tensor:
-        """What sums of float32 may round off on the way."""
+        """Bound on the rounding error of float32 sums."""
         magnitude = x.double().abs() @ self.weight.double().abs().T
         return 1e-5 * (magnitude if self.bias is None else magnitude + self.bias.double().abs())
 

@@ -1,4 +1,4 @@
-"""Native attention of rows whose prompts begin alike: what they share is read once, and nobody's result knows of it."""
+"""Native attention of rows with a common prefix: its blocks are read once, and no row's result changes."""
 
 import ctypes
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Bits = NDArray[np.uint16]
 
 @dataclass(frozen=True)
 class Row:
-    """`alike`: so many blocks at its beginning are those of the row before, or as many as both have."""
+    """`alike`: number of blocks at its beginning that it shares with the row before, bounded by the blocks of both."""
 
     tokens: int
     context: int
@@ -73,7 +73,7 @@ def random_bf16(rng: np.random.Generator, *shape: int) -> Bits:
 
 
 def random_kv(step: Step, shape: Shape, kind: KV, seed: int = 1) -> NDArray[np.uint8]:
-    """[N, bytes of a block]; of slots that nobody has, bf16 is NaN."""
+    """[N, bytes of a block]; in slots that belong to no row, bf16 is NaN."""
     rng = np.random.default_rng(seed)
     if kind is KV.INT8:
         blocks = rng.integers(0, 256, (step.blocks, int8_block_bytes(shape.kv_heads, shape.head_dim)), dtype=np.uint8)
@@ -90,7 +90,7 @@ def random_kv(step: Step, shape: Shape, kind: KV, seed: int = 1) -> NDArray[np.u
 
 
 def aligned(count: int) -> NDArray[np.uint8]:
-    """`count` bytes at a multiple of 64, and 64 behind them that nobody has a right to."""
+    """`count` bytes at a multiple of 64, followed by 64 that no kernel may touch."""
     memory = np.full(count + 128, 0x5A, dtype=np.uint8)
     first = -memory.ctypes.data % 64
     return memory[first : first + count + 64]
@@ -118,7 +118,7 @@ def attend(
 
 
 def assert_same_alone(library: ctypes.CDLL, step: Step, shape: Shape, kind: KV, window: int = 0, seed: int = 2) -> None:
-    """Every row's result beside the others is that which it has alone, to the bit, and is a number."""
+    """Every row's result in the batch equals its result alone, to the bit, and is finite."""
     tokens = sum(row.tokens for row in step.rows)
     width = (shape.group + 2) * shape.kv_heads * shape.head_dim
     qkv, kv = random_bf16(np.random.default_rng(seed), tokens, width), random_kv(step, shape, kind)

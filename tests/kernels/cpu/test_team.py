@@ -31,7 +31,7 @@ def two_threads() -> Iterator[None]:
 
 
 class Products:
-    """Products whose loops have pieces for many threads, beside what they have to give."""
+    """Products whose loops have pieces for many threads, together with their expected results."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -51,7 +51,7 @@ def workers() -> list[int]:
 
 
 def number_becomes(count: int) -> bool:
-    """Whether there are so many workers. The system lists one that has ended for a moment longer."""
+    """Whether the number of workers becomes `count`. The system lists one that has ended for a moment longer."""
     until = time.monotonic() + 5
     while len(workers()) != count and time.monotonic() < until:
         time.sleep(0.001)

@@ -39,7 +39,7 @@ def make_step(
 ) -> Step:
     """Rows with blocks in random order; the first `shared_blocks` belong to all rows.
 
-    NaN: blocks of nobody, slots past a context, and those that fell out of the window of all a row's tokens (unless
+    NaN: unowned blocks, slots past a context, and those that fell out of the window of all a row's tokens (unless
     they are shared). Out of range: entries of a block table past the context.
     """
     generator = torch.Generator().manual_seed(seed)

@@ -40,7 +40,7 @@ def test_a_flaw_is_found(flaws: dict[str, list[str]], name: str, fault: str) -> 
 
 
 def test_a_flaw_is_the_only_fault(flaws: dict[str, list[str]]) -> None:
-    """What is found is the flaw and not the kernel that all of these variants share."""
+    """The check finds the flaw, and no fault in the kernel that all of these variants share."""
     assert [name for name, found in flaws.items() if len(found) == 1] == [
         "single-buffered",
         "not-pipelined",

@@ -24,7 +24,7 @@ STEPS = [
     ((1, 17), (3, 0)),
     ((1, 18), (1, 3)),
 ]
-"""Two sequences: the prefill of one, a step in which it decodes beside the other's chunk, and one that decodes both."""
+"""Two sequences: the prefill of one, a step of its decode and the other's chunk, and one that decodes both."""
 
 BLOCKS = ((4, 8), (0, 7))
 

@@ -1,4 +1,4 @@
-"""What is read from PTX: widths of loads, and how far ahead of its products a loop copies."""
+"""Readings of PTX: widths of loads, and how far ahead of its products a loop copies."""
 
 import pytest
 

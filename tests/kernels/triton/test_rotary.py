@@ -67,7 +67,7 @@ def test_rotate_and_store(case: Case, dtype: torch.dtype) -> None:
     assert_close(stored.flatten(0, 1)[slots], written)
     assert torch.equal(stored.flatten(0, 1)[slots][:, 1], qkv[:, -case.kv_heads :]), "values are stored as they are"
     stored.flatten(0, 1)[slots] = math.nan
-    assert stored.isnan().all(), "slots of nobody stay as they were"
+    assert stored.isnan().all(), "slots that belong to no row are unchanged"
 
 
 def test_a_negative_slot_is_stored_nowhere() -> None:

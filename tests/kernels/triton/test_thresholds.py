@@ -85,7 +85,7 @@ def test_top_p_takes_as_many_of_equal_logits_as_top_k_leaves() -> None:
 @pytest.mark.parametrize("kind", ["random", "flat", "tied", "mostly forbidden"])
 @pytest.mark.parametrize("vocab_size", [31, 1000])
 def test_min_p(kind: str, vocab_size: int) -> None:
-    """What is kept with top-k, with top-p, which is a share of what min-p leaves, and with both."""
+    """Tokens kept with top-k, with top-p, which is a share of what min-p leaves, and with both."""
     few = min(5, vocab_size)
     columns = slot_columns(
         7,
