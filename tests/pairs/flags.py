@@ -1,4 +1,4 @@
-"""What a request may ask, value by value, with what each value promises.
+"""Parameters of a request, value by value, with the promises of each value.
 
 To add a parameter, add a factor: its first value asks for nothing. `excludes` names values of other factors with which
 it is refused (400); that is checked as well.

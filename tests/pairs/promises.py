@@ -1,4 +1,4 @@
-"""What answers promise, flag by flag: each promise looks at a reply in the light of all that was asked for with it."""
+"""Promises of answers, flag by flag: each promise checks a reply against all of its request's parameters."""
 
 import math
 import re
@@ -88,7 +88,7 @@ class Asked:
         return given if isinstance(given, list) and not isinstance(given[0], int) else [given]
 
     def echoed(self, choice: int) -> str:
-        """What stands before a choice's answer."""
+        """Text in front of a choice's answer."""
         if not self.body.get("echo"):
             return ""
         prompt = self.prompts[choice // self.body.get("n", 1)]
@@ -299,7 +299,7 @@ def some_calls(asked: Asked, reply: Reply) -> None:
 
 
 def calls(asked: Asked, reply: Reply) -> None:
-    """What nothing cut short, or made to show its end, is calls alone, each right by its tool's schema."""
+    """An answer without stop conditions that ends before its limit is calls alone, each valid by its tool's schema."""
     some_calls(asked, reply)
     if asked.any_of("stop string", "stop strings", "stop tokens", "stops shown"):
         return
@@ -324,7 +324,7 @@ def named_call(asked: Asked, reply: Reply) -> None:
 
 
 def with_tops(count: int | None) -> Promise:
-    """So many of the likeliest with each token; None: no log-probabilities at all."""
+    """Each token has the `count` likeliest tokens; None: no log-probabilities at all."""
 
     def promise(asked: Asked, reply: Reply) -> None:
         for choice in reply.choices:

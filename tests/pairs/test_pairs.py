@@ -1,5 +1,5 @@
-"""Every two values of any two flags, asked together: what each promises holds, with drafts and without, streamed and
-whole, and nobody beside them notices."""
+"""Every two values of any two flags in one request: the promises of each hold, with drafts and without, streamed and
+whole, and the streams that run in the same batch are unchanged."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,7 +124,7 @@ async def neighbours(served: Served) -> list[list[str]]:
 
 
 async def in_company(served: Served, matrix: Matrix, rows: Sequence[Sequence[int]]) -> list[str]:
-    """What is found wrong in all rows, some at a time, and with the streams beside them."""
+    """Findings in all rows, `AT_ONCE` at a time, and in the streams that run with them."""
     findings: list[str] = []
     alone = await neighbours(served)
     for start in range(0, len(rows), AT_ONCE):
