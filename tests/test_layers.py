@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 MAY_NOT_IMPORT = {"kernels": {"engine", "gateway", "migrations"}, "engine": {"gateway", "migrations"}}
 ON_A_GPU = "kernels/triton/"
 MAY_NAME_IT = {"kernels/dispatch.py"}
-"""What may import Triton kernels: they are not to be needed, nor triton, where there is no GPU."""
+"""Modules that may import Triton kernels: without a GPU, neither they nor triton are needed."""
 TEST_ONLY = {"transformers", "pytest", "hypothesis", "httpx", "openai", "tests"}
 PARENTS = {"gateway", "gateway.management", "engine", "kernels"}
 """Folders whose own folders are packages."""

@@ -1,4 +1,4 @@
-"""Every test is in a tier, and what the tiers are told apart by is there."""
+"""Every test is in a tier, and the files and fixtures that define the tiers exist."""
 
 import re
 import tomllib

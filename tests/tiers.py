@@ -54,7 +54,7 @@ PLACES = {
         "tests/support/test_servers.py::test_clickhouse_keeps",
     ),
 }
-"""What a tier's tests have before their names: folders, files, or beginnings of names in a file."""
+"""Locations of a tier's tests: folders, files, or beginnings of names in a file."""
 
 KEPT = (
     "tests/engine/execution/device/test_graphs.py",
@@ -83,7 +83,7 @@ FIXTURES = {
         "watched",
     },
 }
-"""What a tier's tests ask for, or a fixture of theirs."""
+"""Fixtures that put a test in a tier, directly or through another fixture."""
 
 PARAMETERS = {"e2e": {"smollm2"}, "services": {"postgresql", "redis", "server"}}
 """Parameters of fixtures by which a test that runs on several stores or models runs on such a one."""

@@ -1,4 +1,4 @@
-"""What runs on a GPU once in a while runs here each time, small and interpreted, so that it does not rot."""
+"""The GPU benchmark runs here on every test run, small and interpreted, as it runs on a GPU only rarely."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""What is to run on a GPU runs with the packages that machines with one have."""
+"""Code for a GPU runs with the packages that machines with a GPU have."""
 
 import os
 import subprocess

@@ -355,7 +355,7 @@ def test_a_letter_is_a_token_and_every_token_has_a_text() -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_answers_have_text_alone(tmp_path: Path, tied: bool) -> None:
-    """What is no text by itself scores 0, in every form of the weights, and something else always more."""
+    """Tokens without text of their own score 0, in every form of the weights, and some other token always more."""
     config = TINY | {"tie_word_embeddings": tied, "model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     checkpoint = models.prepare("tiny", config, tmp_path)
     tokenizer = models._tokenizer(320)

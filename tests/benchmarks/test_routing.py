@@ -1,4 +1,4 @@
-"""What is said of the score that ships, held to the outcomes that are kept; and the reading and drawing around it."""
+"""Claims about the shipped score, checked against the stored outcomes; and the reading and drawing around it."""
 
 import gzip
 import json

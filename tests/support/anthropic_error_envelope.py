@@ -1,4 +1,4 @@
-"""What every answer that is not 2xx must look like on Anthropic's paths."""
+"""The envelope of every answer on Anthropic's paths that is not 2xx."""
 
 TYPES = {
     400: "invalid_request_error",

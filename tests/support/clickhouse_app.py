@@ -74,7 +74,7 @@ _CODE = re.compile(r"Code: (\d+)\.")
 
 
 class Connection(Protocol):
-    """What is used of `chdb.Connection`, which has no types."""
+    """The part of `chdb.Connection`, which has no types, that is used here."""
 
     def query(self, query: str, format: str) -> "Result": ...
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""What every answer that is not 2xx must look like."""
+"""The envelope of every answer that is not 2xx."""
 
 
 def error_of(response, status: int | None = None) -> dict:

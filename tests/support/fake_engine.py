@@ -64,12 +64,12 @@ class FakeEngine:
         self.pace_s = 0.0
         self.fail_at: int | None = None
         self.failure: Exception = EngineError("NaN in the logits at 0x7f00dead")
-        """What `fail_at` and `failing` raise."""
+        """The error of `fail_at` and `failing`."""
         self.crash_at: int | None = None
         self.computes = True
         """False: requests wait until there is a first token."""
         self.tells = True
-        """False: nobody hears what became of a request that was aborted."""
+        """False: the usage of an aborted request is never reported."""
         self.wait_ms = 0
         self.wait_ms_per_token = 0
         self.wait_ms_per_request = 0

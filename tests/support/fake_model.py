@@ -43,7 +43,7 @@ class FakeText:
         self.dialect = Dialect(knows_tools=True)
         self.infilling: FakeInfilling | None = None
         self.variables: set[str] = set()
-        """What the template reads."""
+        """Variables that the template reads."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True, most_tokens: int | None = None) -> list[int]:
         _require_at_most(most_tokens, text)

@@ -14,7 +14,7 @@ CHUNK_BYTES = 65_536
 class Fault(Enum):
     NONE = "none"
     REFUSE = "refuse"
-    """Nobody listens, and connections that were open are cut."""
+    """The port is closed, and open connections are cut."""
     RESET = "reset"
     """Connections are reset in the middle of the first reply."""
     SLOW = "slow"

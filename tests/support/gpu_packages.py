@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 PACKAGES = ("torch", "triton", "numpy", "ml-dtypes", "safetensors", "tokenizers", "jinja2", "transformers")
-"""What a GPU check takes. Images with PyTorch have these."""
+"""Packages that a GPU check needs. Images with PyTorch have these."""
 OF_TESTS = ("pytest", "anyio", "hypothesis")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")

@@ -22,9 +22,9 @@ PARTITIONS = 4
 class KafkaServer:
     """A broker that can be stopped, killed and started again on what it had written.
 
-    A client goes on to the address that the broker advertises, so what sits in front of `bootstrap` would only see its
+    A client moves on to the address that the broker advertises, so a proxy in front of `bootstrap` would only see its
     first connection. A fault proxy goes in front of `proxied_port` and listens on `proxy_port`: the broker sends
-    whoever came through it there again.
+    clients that came through it there again.
     """
 
     format_options: Sequence[str] = ("--standalone",)
@@ -65,7 +65,7 @@ class KafkaServer:
         self._end(kill=False)
 
     def kill(self) -> None:
-        """As the power cut does to a process: nothing is told, nothing is flushed."""
+        """As a power cut ends a process: without a signal to handle, and without a flush."""
         self._end(kill=True)
 
     def create_topic(self, name: str, partitions: int = PARTITIONS) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of stores share."""
+"""Shared code of the tests of limit stores."""
 
 from collections.abc import Callable
 

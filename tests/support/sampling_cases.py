@@ -13,7 +13,7 @@ VOCABULARIES = [1, 31, 1000, 1025, 5003]
 """None but the third is a multiple of anything; the last is wider than a tile."""
 
 MARGIN = 1e-4
-"""Two scores that are further apart are told apart in float32, whatever the order of its roundings."""
+"""Float32 distinguishes two scores that are further apart than this, whatever the order of its roundings."""
 
 
 def slot_columns(slots: int, vocab_size: int, **changes: list[float] | list[int]) -> SlotSampling:

@@ -1,4 +1,4 @@
-"""What an engine says of its schedulers, as the metrics read it."""
+"""Statistics of an engine's schedulers, as the metrics read them."""
 
 from dataclasses import fields
 from typing import Any

@@ -13,5 +13,5 @@ def nested(levels: int) -> dict[str, object]:
 BOMB = GrammarSpec.json_schema(
     {"allOf": [{"type": "string", "pattern": f"(a|b)*a(a|b){{{i}}}$"} for i in range(8, 22)]}
 )
-"""What meets all these patterns is worked out state by state, seconds from 700 bytes: until its time is over, or on a
-fast processor until there are too many states."""
+"""The intersection of these patterns is computed state by state, seconds from 700 bytes: until the time limit, or on a
+fast processor until the limit of states."""

@@ -83,8 +83,8 @@ def running_postgres() -> Iterator[PostgresServer]:
 
 
 def new_postgres_database(url: str, template: str = "template1") -> str:
-    """A database of its own on the server of `url`, as `template` is, which nobody is connected to: empty where none
-    is named. Its URL."""
+    """Create a database on the server of `url` from `template`, which must have no connections. The default template
+    gives an empty database. Returns its URL."""
     name = f"test_{uuid.uuid4().hex[:12]}"
 
     async def create() -> None:

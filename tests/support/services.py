@@ -49,7 +49,7 @@ def price_book(prices: Mapping[str, tuple[str, str, str]]) -> PriceBook:
 
 
 def services_with(folder: Path, engine: EngineClient, authenticator: Any, **others: Any) -> Services:
-    """What a test does not give is made: nothing is limited, and each model costs a little."""
+    """Services with defaults for those that a test does not pass: no limits, and a small price for each model."""
     stats = getattr(engine, "stats", dict)
     made: dict[str, Any] = {
         "limiter": Limiter(MemoryStore()),

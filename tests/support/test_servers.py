@@ -15,7 +15,7 @@ from tests.support.fault_proxy import fault_proxy
 from tests.support.kafka_server import KafkaServer
 
 ROWS = [(UUID(int=number), f"it's {number}\t\\" + "x" * 1000, None if number % 2 else number) for number in range(5000)]
-"""So many that the client sends them in several blocks."""
+"""Enough rows that the client sends them in several blocks."""
 
 
 def test_kafka_keeps_what_it_acknowledged_through_kill_and_stop(own_kafka: KafkaServer) -> None:

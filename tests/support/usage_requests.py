@@ -103,7 +103,7 @@ async def analytics_at(url: str) -> AsyncIterator[Analytics]:
 
 
 async def billed(analytics: Analytics) -> dict[str, tuple[int, int, int, str]]:
-    """What a bill counts: request -> its sequence, sent tokens, cost and ending, each event once.
+    """The usage that a bill counts: request -> its sequence, sent tokens, cost and ending, each event once.
 
     Two events of one request, which no bill may have, are an error.
     """
@@ -116,7 +116,7 @@ async def billed(analytics: Analytics) -> dict[str, tuple[int, int, int, str]]:
 
 
 def as_billed(events: Sequence[UsageEvent]) -> dict[str, tuple[int, int, int, str]]:
-    """What `billed` must give for these."""
+    """The result of `billed` for these events."""
     return {
         event.request_id: (event.sequence, event.completion_tokens, event.cost_nanodollars, event.finish_reason.value)
         for event in events

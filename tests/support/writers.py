@@ -1,4 +1,4 @@
-"""What tests put into the SQL store themselves: as the operations of management write it, without an audit entry."""
+"""Writes of tests to the SQL store: as the operations of management write, without an audit entry."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
