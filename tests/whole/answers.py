@@ -56,10 +56,10 @@ def check_bill(report: Report, events: dict[str, dict[str, Any]], *, disk_failed
     if usage is None:
         return
     event = events.get(request_id)
-    assert event is not None, f"an answer that nobody is billed for: {request_id} of {call}"
+    assert event is not None, f"an answer has no usage event: {request_id} of {call}"
     assert event["tenant_id"] == id_of(call.tenant), "another tenant is billed"
     billed = event["prompt_tokens"], event["completion_tokens"]
-    assert billed == usage, f"{call.tenant} was told of {usage} tokens and is billed for {billed}: {call}"
+    assert billed == usage, f"{call.tenant}'s answer states {usage} tokens and {billed} are billed: {call}"
 
 
 def _check_cut(report: Report, events: dict[str, dict[str, Any]], *, loses_last: bool) -> None:
@@ -67,7 +67,7 @@ def _check_cut(report: Report, events: dict[str, dict[str, Any]], *, loses_last:
     if not shown or "id" not in shown[0]:
         return
     event = events.get(shown[0]["id"])
-    assert event is not None, f"what a client has of an answer, nobody is billed for: {report.call}"
+    assert event is not None, f"a part of an answer has no usage event: {report.call}"
     taken, billed = report.taken_tokens(), event["completion_tokens"]
     # The last write may have met a connection that had just closed, and each choice may have a token that ends it.
     most = taken + MAX_BATCH_TOKENS + report.call.n * 2

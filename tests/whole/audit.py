@@ -36,7 +36,7 @@ BACKGROUND = (
 )
 """Tasks that are there without a request. Heartbeats end a beat after the last hold."""
 UNREAD_SLACK = 64
-"""Deltas of a choice that come after its engine was told to pause: those of steps under way."""
+"""Maximum number of deltas of a choice after its engine received the pause: those of the steps in flight."""
 ORPHAN_S = 0.5
 """An abort waits for the step under way, and for a thread to run."""
 APPLIED_S = 5.0
@@ -61,7 +61,7 @@ class Auditor:
         self._machine = machine
         self._jumps = 0
         self._orphans: dict[str, float] = {}
-        """Requests in an engine that nobody reads any more, and since when."""
+        """Requests in an engine whose deltas have no reader, and since when."""
 
     def begin(self) -> None:
         self.world.loop.before_jump = self.at_jump
@@ -114,7 +114,7 @@ class Auditor:
             assert len(calls) <= limits.concurrent, f"{tenant} has {len(calls)} requests at once: {sorted(calls)}"
 
     def _check_engine(self, gateway: Gateway) -> None:
-        """An engine thread that waits for work has none, and then nobody counts any."""
+        """An engine thread that waits for work has none, and every count of its queue is then 0."""
         core = gateway.engine._core
         if not core._wake._waiters or core._inbox:  # type: ignore[attr-defined]
             return
@@ -125,7 +125,7 @@ class Auditor:
             assert not depth or core.reservations(name), f"an idle engine has a queue of {depth} for {name}"
 
     def _check_streams(self, gateway: Gateway) -> None:
-        """What nobody reads is bounded, and what nobody reads any more is not computed for long."""
+        """Unread deltas are bounded, and a request without a reader is aborted soon."""
         now_s, read = self.world.clock.elapsed_s, set[str]()
         for dispatcher in gateway.engine._dispatchers.values():
             read |= dispatcher._streams.keys()
@@ -136,7 +136,7 @@ class Auditor:
         here = {each for runtime in gateway.engine._core._runtimes.values() for each in runtime.dispatcher.sinks}
         self._orphans = {each: self._orphans.get(each, now_s) for each in here - read}
         for request, since_s in self._orphans.items():
-            assert now_s - since_s < bound_s, f"{request} is computed for {now_s - since_s:.1f} s for nobody"
+            assert now_s - since_s < bound_s, f"{request} is computed for {now_s - since_s:.1f} s without a reader"
 
     def _check_schedulers(self, gateway: Gateway) -> None:
         for scheduler in gateway.schedulers.values():
@@ -146,7 +146,7 @@ class Auditor:
     # At rest
 
     async def at_rest(self) -> None:
-        """All clients have gone. Everything is let go of, the books agree, and the next request is served."""
+        """All clients have gone. Everything is released, usage and bills agree, and the next request is served."""
         for gateway in self.world.gateways:
             for device in gateway.devices.values():
                 device.faults = Faults()
@@ -185,11 +185,11 @@ class Auditor:
     async def _until_quiet(self) -> None:
         until = self.world.clock.elapsed_s + QUIET_S
         while left := self._left():
-            assert self.world.clock.elapsed_s < until, f"not let go of: {left}"
+            assert self.world.clock.elapsed_s < until, f"not released: {left}"
             await asyncio.sleep(0.5)
 
     def _left(self) -> list[str]:
-        """What is still held, of anything."""
+        """Resources that are still held, of any kind."""
         left: list[str] = []
         for gateway in self.world.gateways:
             left += [f"gateway {gateway.index}: {each}" for each in _left_in(gateway)]
@@ -236,29 +236,29 @@ class Auditor:
             )
 
     def _check_hang_up(self, report: Report) -> None:
-        """Whoever has gone is served no further: its request ends, though not at once where a step or a store is."""
+        """A client that hangs up is served no further: its request ends, after the current step and calls to stores."""
         gone_s, exchange = report.exchange.gone_s, report.exchange
         if gone_s is None or report.ended_s is None or exchange.broken_off:
             return
         taken_s = report.ended_s - (gone_s - self.world.clock.START_NS / 1e9)
         longest_s = max(device.longest_ns for device in report.gateway.devices.values()) / 1e9
         bound_s = GONE_S + 3 * longest_s
-        assert taken_s < bound_s, f"a request goes on for {taken_s:.1f} s after its client has gone: {report.call}"
+        assert taken_s < bound_s, f"a request runs for {taken_s:.1f} s after its client has gone: {report.call}"
 
     async def _check_counters(self, gateway: Gateway) -> None:
-        """What a tenant is shown of its limits: nothing is held or over. Nobody used more than it held."""
+        """A tenant's limits as it sees them: nothing is held or over, and no request used more than it held."""
         if not self.redis_faulted:
             exceeded = gateway.services.limiter.counts()["exceeded"]
             assert not exceeded, f"{exceeded} requests used more than they held"
         for tenant in LIMITS.keys() | CREDIT.keys():
             for counter in await self._counters(gateway, tenant):
                 where = f"{tenant}'s {counter['name']}"
-                assert counter["held"] == 0, f"{counter['held']} of {where} is held by nobody"
+                assert counter["held"] == 0, f"{counter['held']} of {where} is held without a request"
                 if not self.redis_faulted:
                     assert counter["used"] <= counter["limit"], f"{where}: {counter['used']} of {counter['limit']}"
 
     async def _check_balance(self, gateway: Gateway) -> None:
-        """What a tenant that pays in advance is shown of its credit is what its invoice will say."""
+        """The balance that a tenant with prepaid credit sees equals the one on its invoice."""
         spent: Counter[str] = Counter()
         for event in self._journalled().values():
             spent[event.tenant_id] += event.cost_nanodollars

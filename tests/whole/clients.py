@@ -36,7 +36,7 @@ class Exchange:
         """The body that it sent with an error's status."""
         self.headers: dict[str, str] = {}
         self.taken = bytearray()
-        """What the program handed to the socket: it counts as sent."""
+        """Bytes that the program handed to the socket: they count as sent."""
         self.writes: list[tuple[float, int]] = []
         """The loop's time of each write, and the bytes taken before it."""
         self.gone = asyncio.Event()
@@ -113,7 +113,7 @@ class Exchange:
             await asyncio.wait([self._reader])
 
     async def _until_drained(self) -> None:
-        """The connection's own timer cuts a client off that takes nothing; who waits here is told like everyone."""
+        """The connection's own timer cuts off a client that reads nothing, which ends every wait here, too."""
         stall = asyncio.get_running_loop().call_later(MAX_STALLED_SECONDS, self.hang_up)
         await self._drained.wait()
         stall.cancel()
@@ -131,7 +131,7 @@ class Exchange:
 
 @dataclass
 class Report:
-    """What became of a call, as its client and an observer of the socket know it."""
+    """Outcome of a call, as its client and an observer of the socket know it."""
 
     call: Call
     gateway: Gateway

@@ -30,7 +30,7 @@ class Disk:
         self._random = random
 
     def after_crash(self, path: Path) -> bytes:
-        """What a crash at this moment leaves of a journal."""
+        """A journal's content after a crash at this moment."""
         for ghost_of, ghost in self.ghosts.values():
             if ghost_of == path:
                 return ghost

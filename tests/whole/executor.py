@@ -27,7 +27,7 @@ class Speed:
 
 @dataclass(slots=True)
 class Faults:
-    """What is to go wrong: with the next step, or with every row of a request whose prompt has `poison` in it."""
+    """Faults to inject: into the next step, or into every row of a request whose prompt has `poison` in it."""
 
     hang_ns: int = 0
     poison: tuple[int, ...] = ()

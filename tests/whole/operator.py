@@ -1,4 +1,4 @@
-"""What an operator does in a run, and what goes wrong around the program."""
+"""An operator's actions in a run, and the faults of the program's surroundings."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -70,7 +70,7 @@ class RedisMachine:
 
 
 class RedisClient:
-    """What the program's stores use of a client. A call that fails or is cancelled may have taken place all the same.
+    """The part of a client that the program's stores use. A call that fails or is cancelled may have taken effect.
 
     `cut`: its process was killed, and reaches nothing any more."""
 

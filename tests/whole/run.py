@@ -127,14 +127,14 @@ class _Counted:
 
         def run_once() -> None:
             self.events += len(loop._ready)  # type: ignore[attr-defined]
-            assert self.events < MOST_EVENTS, "the run goes on and on"
+            assert self.events < MOST_EVENTS, "the run does not end"
             once()
 
         loop._run_once = run_once  # type: ignore[attr-defined]
 
 
 def _abandon(loop: VirtualLoop) -> None:
-    """Let go of what a failed run leaves, without a word."""
+    """Release what a failed run leaves, without warnings."""
     loop.set_exception_handler(lambda *_: None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""What happens in one run, as data: drawn from a seed, and made smaller where it fails."""
+"""Events of one run, as data: drawn from a seed, and made smaller where it fails."""
 
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
@@ -228,7 +228,7 @@ def _at_the_limit(random: Random, config: Config, at_ms: int) -> list[Action]:
 
 
 def _slow_readers(random: Random, config: Config, at_ms: int) -> list[Action]:
-    """Long answers that are read more slowly than they are made, or not for a while, and short ones beside them."""
+    """Long answers that are read more slowly than they are generated, or with pauses, together with short ones."""
     slow: list[Action] = []
     for _ in range(random.choice((1, 2, 4))):
         call = _one(random, config, at_ms + random.randrange(300), random.choice(("premium", "plain", "spender")))

@@ -10,7 +10,7 @@ FEWEST_TRIES = 400
 
 
 def kind_of(failure: str) -> str:
-    """What of a failure is the same in a smaller scenario: no numbers, nothing that names the call."""
+    """The part of a failure that is the same in a smaller scenario: no numbers, nothing that names the call."""
     return re.sub(r"[0-9.]+", "#", failure.split(" for Call(")[0].split(": Call(")[0])[:80]
 
 

@@ -11,7 +11,7 @@ SEEDS = 60
 
 
 def simulate(*arguments: str) -> str:
-    """What the command prints. Fails where it does."""
+    """Output of the command. Fails where it does."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.whole", *arguments], capture_output=True, text=True, timeout=1200, check=False
     )

@@ -1,6 +1,6 @@
 """Threads as greenlets: the program's own code for threads runs unchanged, one step at a time, on the event loop.
 
-A thread runs until it blocks (a condition, an event, an empty queue, a join, a sleep); then the loop goes on. It wakes
+A thread runs until it blocks (a condition, an event, an empty queue, a join, a sleep); then the loop resumes. It wakes
 after a drawn latency, as an operating system would. It may also be set aside where it is about to take a lock, while it
 holds none, so that others come between. The event loop itself never blocks: where it would, the run fails.
 """
@@ -34,7 +34,7 @@ class _Waiter:
 
 
 class Scheduler:
-    """Runs the simulated threads of one loop. `failures`: what ended a thread that nobody expected to."""
+    """Runs the simulated threads of one loop. `failures`: unexpected errors that ended a thread."""
 
     def __init__(self, loop: VirtualLoop, random: Random) -> None:
         self._loop = loop

@@ -203,7 +203,7 @@ class World:
         if self._sink is not None and self.sink_task is not None:
             self._sink.stop()
             await self.sink_task
-        await asyncio.sleep(1.0)  # threads that nobody joins end by themselves
+        await asyncio.sleep(1.0)  # threads without a join end by themselves
 
     async def _start_gateway(self, index: int, epoch: int, journal: bytes | None) -> Gateway:
         folder = self.folder / f"gateway-{index}-{epoch}"
