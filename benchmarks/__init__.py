@@ -1,1 +1,1 @@
-"""What was measured, and how to measure it again. Every figure stands beside a peer or a limit of the same run."""
+"""Benchmarks, and how to repeat them. Every figure comes with a peer's or a limit's of the same run."""

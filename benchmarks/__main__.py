@@ -33,7 +33,7 @@ ALL = (
     *("serving", "speculation", "grammar", "peers"),
 )
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {"peers": ("--quick",)}
-"""What is not run as it is when called alone: all passes beside the peers take the better part of an hour."""
+"""Arguments that differ from a benchmark's defaults: all passes with the peers take the better part of an hour."""
 LEFT_OUT: Mapping[str, str] = {
     "gpu": "needs an NVIDIA GPU",
     "niceness": "is for who changes engine/runtime/thread.py",

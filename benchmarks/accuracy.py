@@ -1,4 +1,4 @@
-"""What weights, or keys and values, of fewer bits cost: `python -m benchmarks.accuracy [--quick]`, of SmolLM2-135M.
+"""Cost of weights, or keys and values, of fewer bits: `python -m benchmarks.accuracy [--quick]`, of SmolLM2-135M.
 
 Perplexity on docstrings of Python's standard library, in windows of 512 tokens; and, of 50 prompts, how much of 64
 greedy tokens is what bf16 weights say, up to the first difference. The file's own blocks are compared with the numbers
@@ -45,7 +45,7 @@ PROMPTS = Path(__file__).parent.parent / "models" / "held_out.jsonl"
 PROMPT_COUNT = 50
 ANSWER_TOKENS = 64
 _LOGIT_ROWS = 128
-"""Logits of so many positions at a time: a vocabulary is wide."""
+"""Number of positions whose logits are computed at a time: a vocabulary is wide."""
 
 
 class Expanded:

@@ -1,8 +1,8 @@
-"""What admission costs, in this process and in Redis: `python -m benchmarks.admission`.
+"""Cost of admission, in this process and in Redis: `python -m benchmarks.admission`.
 
 Each request holds four scopes (a key's and a tenant's requests and tokens) and settles. Redis is a server of its own on
-loopback; beside it, in the same run, a bare PING over the same client. Then a thousand requests at once against a quota
-that is too small for them, and what a request waits for while Redis is a black hole.
+loopback; a bare PING over the same client is measured in the same run. Then a thousand requests at once against a
+quota that is too small for them, and a request's wait while Redis is a black hole.
 """
 
 import asyncio

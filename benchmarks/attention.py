@@ -1,4 +1,4 @@
-"""Paged attention: native, over KV in bf16 and in int8, and torch's, beside the machine's limits, in one run.
+"""Paged attention: native, over KV in bf16 and in int8, and torch's, compared with the machine's limits, in one run.
 
 `python -m benchmarks.attention`. Heads are those of SmolLM2-135M (9 and 3 of 64 dimensions), of a 0.5 B model (20 and
 4 of 64) and of one with 16 and 8 of 128. Layers of KV are taken in turn, 256 MB of them, so that keys and values come

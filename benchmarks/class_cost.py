@@ -1,4 +1,4 @@
-"""What having classes costs traffic of one class: `python -m benchmarks.class_cost`.
+"""Cost of classes to traffic of one class: `python -m benchmarks.class_cost`.
 
 Throughput with the default classes configured, all requests of one of them, over that with a single class; bound: at
 least 0.98. The scheduler is the real one; the device is a cost model, so that two runs differ by what classes change

@@ -1,4 +1,4 @@
-"""One core for whoever measures, the others for what is measured: neither is to be slowed down by the other."""
+"""One core for the load generator, the others for the measured servers: neither slows the other down."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ class Cores:
 
     @contextmanager
     def of_servers(self) -> Iterator[None]:
-        """What is started in the block has the servers' cores; behind it, this process has its own."""
+        """Processes that start in the block have the servers' cores; after it, this process has its own."""
         os.sched_setaffinity(0, self._others)
         try:
             yield

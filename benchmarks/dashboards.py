@@ -1,7 +1,7 @@
-"""What dashboards and bills ask of usage: how long ClickHouse's engine takes over ten million events.
+"""Queries of usage by dashboards and bills: their time in ClickHouse's engine over ten million events.
 
 The events are of 30 days, 200 tenants with 3 keys each, 3 models and 2 classes, and come in through the tables' views
-as all events do. Beside each question is the time of a plain sum over one column of all events, which is what this
+as all events do. Each query comes with the time of a plain sum over one column of all events, which is what this
 machine takes to read eight bytes a row. Needs about 3 GB of disk.
 """
 

@@ -1,4 +1,4 @@
-"""What the disk alone takes."""
+"""The disk's own time for a write and an fsync."""
 
 import os
 import time

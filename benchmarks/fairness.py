@@ -4,11 +4,12 @@ Simulated: the real scheduler in virtual time, where a step takes what the cost 
 H200 says (`engine/scheduling/cost.py`); no model runs. Prompts and answers are log-normal (seeded, sigma 0.6).
 
 1. Premium's time to first token, alone and under a flood of standard requests that asks for four times what the
-   engine can do; beside it the same flood with both in one class. Bound: p99 at most 1.2 times that alone. The price
-   is in the last column: short steps and a small share for standard prefill while premium runs serve the flood less.
+   engine can do; and under the same flood with both in one class, for comparison. Bound: p99 at most 1.2 times that
+   alone. The price is in the last column: short steps and a small share for standard prefill while premium runs serve
+   the flood less.
 2. Two tenants of one class that always have requests waiting, one of which sends ten times as many: what each is
    served. Bound: 5 % apart.
-3. The largest lead that one of the two ever gains, beside the bound of VTC (arXiv 2401.00588).
+3. The largest lead that one of the two ever gains, compared with the bound of VTC (arXiv 2401.00588).
 """
 
 import math
@@ -27,7 +28,7 @@ from engine.simulation.load import LoadReport, TimedRequest, run_load
 
 SECONDS = 60
 NUM_BLOCKS = 50_000
-"""800,000 tokens of 128 KiB: what is left of an H200 beside the weights."""
+"""800,000 tokens of 128 KiB: the memory of an H200 that the weights leave."""
 MAX_MODEL_LEN = 8192
 CLASSES = (
     replace(PREMIUM, ttft_target_ms=80),  # steps of 20 ms at most

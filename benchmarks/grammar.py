@@ -1,4 +1,4 @@
-"""What structured outputs cost: `python -m benchmarks.grammar`.
+"""Cost of structured outputs: `python -m benchmarks.grammar`.
 
 Masks: microseconds to work out the allowed tokens of one place, to apply them to its logits and to move on, over
 answers of typical schemas. Throughput: tokens a second of 8 clients at once, held to a schema and free, turn about, on

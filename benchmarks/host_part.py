@@ -1,12 +1,12 @@
-"""What one long prompt costs all others between two steps: `python -m benchmarks.host_part [--rounds N]`.
+"""Cost of one long prompt to all others between two steps: `python -m benchmarks.host_part [--rounds N]`.
 
-200 requests decode. Beside them one of 120,000 tokens comes, waits, forks, ends and is aborted. The figure is the time
-of `schedule` plus `commit` of each step, in which no device is waited for, and of an abort before it. The prompt's
-hashes are made before it is submitted, as `Engine` does.
+200 requests decode. In the same engine one of 120,000 tokens comes, waits, forks, ends and is aborted. The figure is
+the time of `schedule` plus `commit` of each step, in which no device is waited for, and of an abort before it. The
+prompt's hashes are made before it is submitted, as `Engine` does.
 
-CPU time is counted, and as equal calls give equal plans, a case is run in several rounds, and of each of its steps the
-fastest counts: what is
-left is the work and not the neighbours. Promise: no step takes more than 1 ms longer than one without the long prompt.
+CPU time is counted. Equal calls give equal plans, so a case runs in several rounds, and the fastest time of each of its
+steps counts, which leaves out other processes. Promise: no step takes more than 1 ms longer than one without the long
+prompt.
 """
 
 import gc

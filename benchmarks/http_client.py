@@ -48,7 +48,7 @@ class Outcome:
 
 
 class Question(NamedTuple):
-    """What to ask: `name` is free for the caller's use."""
+    """A request to send: `name` is free for the caller's use."""
 
     name: str
     key: str
@@ -134,7 +134,7 @@ def _headers(head: bytes) -> dict[str, str]:
 
 
 def completion(prompt: str, output_tokens: int) -> bytes:
-    """The body of a request whose answer has exactly so many tokens."""
+    """The body of a request whose answer has exactly `output_tokens` tokens."""
     return orjson.dumps(
         {
             "model": "smollm2",

@@ -47,7 +47,7 @@ def bootstrap_median(values: Sequence[float]) -> Estimate:
 
 
 def bootstrap_quantile_ratio(above: Sequence[float], below: Sequence[float], share: float) -> Estimate:
-    """A quantile of one sample over the same of another; the two are drawn anew independently of each other."""
+    """A quantile of one sample over the same of another; the two are resampled independently."""
 
     def ratio(these: Sequence[float], those: Sequence[float]) -> float:
         return quantile(these, share).value / quantile(those, share).value

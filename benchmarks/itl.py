@@ -1,6 +1,6 @@
-"""The time between tokens beside a long prompt: `python -m benchmarks.itl` (under three minutes).
+"""The time between tokens during a long prefill: `python -m benchmarks.itl` (under three minutes).
 
-SmolLM2 on the processor: 1, 8 and 32 streams decode, alone, and then beside a prompt of 4,000 tokens of another
+SmolLM2 on the processor: 1, 8 and 32 streams decode, alone, and then with a prompt of 4,000 tokens of another
 request, with the target for the time between tokens off and on. The gaps of all streams, in milliseconds: p50, p99 and
 the longest; and how fast the prompt is computed, over the rate with the target off.
 """
@@ -28,7 +28,7 @@ ALONE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Milliseconds. `prefill_tokens_per_s` is of the prompts beside the streams; 0 without."""
+    """Milliseconds. `prefill_tokens_per_s` is of the prompts that run with the streams; 0 without."""
 
     p50: float
     p99: float

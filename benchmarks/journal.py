@@ -1,4 +1,4 @@
-"""What the journal costs those who stream: `python -m benchmarks.journal [--model fake]`.
+"""Cost of the journal to streams: `python -m benchmarks.journal [--model fake]`.
 
 One process serves the same engine twice over loopback HTTP: with the journal, and with a stand-in that writes nothing.
 Another process asks, at each concurrency the same requests of both in turns (ABBA...), started together, with a short

@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured with torch in the run that quotes it: `python -m benchmarks.limits`."""
+"""This machine's limits, measured with torch in the run that quotes them: `python -m benchmarks.limits`."""
 
 import time
 from collections.abc import Callable

@@ -1,8 +1,8 @@
-"""What metering takes: `python -m benchmarks.metering [journal] [flow] [outage]`, all of them where none is named.
+"""Cost of metering: `python -m benchmarks.metering [journal] [flow] [outage]`, all of them where none is named.
 
-journal: what a stream waits for at its end, beside the disk's own time for a write and an fsync, in the same run.
+journal: a stream's wait at its end, and the disk's own time for a write and an fsync, in the same run.
 flow: events from the journal through Kafka and a sink to ClickHouse's engine, each in a process of its own, as fast as
-it goes. outage: ten minutes of 200 events a second, which Kafka missed, while 200 a second go on arriving.
+it goes. outage: ten minutes of 200 events a second, which Kafka missed, while a further 200 a second arrive.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""What the engine's niceness costs and brings on Linux: `python -m benchmarks.niceness` (half a minute, one core).
+"""Costs and benefits of the engine's niceness on Linux: `python -m benchmarks.niceness` (half a minute, one core).
 
-For each niceness of a thread that computes: its share of a core beside a busy process of niceness 0, and how late a
-thread of niceness 0 in the same process wakes on that core. All of it is pinned to the first core. With autogroups
-(`/proc/sys/kernel/sched_autogroup_enabled`), niceness counts among the processes of one session alone, and both belong
-to the same here. A busy machine's other sessions are kept out by a weight for this one, which takes root:
+For each niceness of a thread that computes: its share of a core on which a busy process of niceness 0 runs, and how
+late a thread of niceness 0 in the same process wakes on that core. All of it is pinned to the first core. With
+autogroups (`/proc/sys/kernel/sched_autogroup_enabled`), niceness counts among the processes of one session alone, and
+both belong to the same here. A busy machine's other sessions are kept out by a weight for this one, which takes root:
 `setsid -w sh -c 'echo -20 > /proc/self/autogroup; python -m benchmarks.niceness'`.
 """
 
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def share_of_core(niceness: int, seconds: float) -> float:
-    """Processor time over time of a thread that computes beside a busy process."""
+    """Processor time over elapsed time of a thread that computes on a core with a busy process."""
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     shares: list[float] = []
 
@@ -59,8 +59,8 @@ def share_of_core(niceness: int, seconds: float) -> float:
 
 
 def lateness_ms(niceness: int, seconds: float) -> list[float]:
-    """How late this thread wakes from each of many short sleeps beside one that computes without the interpreter,
-    ascending."""
+    """How late this thread wakes from each of many short sleeps, on a core with a thread that computes without the
+    interpreter, ascending."""
     stop = threading.Event()
     numbers = np.random.default_rng(0).random(300_000)
 

@@ -9,12 +9,12 @@ The generator has one core to itself and the server the others, as neither is to
 
 1. Goodput: tokens a second, at the time when they came, of requests that finished; and of those that had their first
    token within their class's bound. Bound: at 5x at least 0.95 of the best level.
-2. Refusals: how long until the 429 was there. The server's own time, from request to answer as its log has it, stands
-   beside it, and so does what /healthz took meanwhile, which asks nothing of anybody. Bound: p99 at most 5 ms.
+2. Refusals: how long until the 429 was there. The table also has the server's own time, from request to answer in its
+   log, and the time of /healthz during the run, which needs no engine and no store. Bound: p99 at most 5 ms.
 3. Retry-After. The real wait of a refused request is the time from its refusal until all that the server had let in
    ahead of it (its class and above) had their first token: what it would have waited in line. Bound: the header within
-   half of it for 0.9 of those refused. Beside it what came of clients who come back after exactly that time.
-4. A crowd: 5x for some seconds, then nobody new; all who are refused come back as told until they are let in.
+   half of it for 0.9 of those refused. And the outcome of clients that return after exactly that time.
+4. A crowd: 5x for some seconds, then no new clients; all who are refused return after Retry-After until admitted.
 """
 
 import argparse
@@ -58,7 +58,7 @@ MAX_ATTEMPTS = 20
 
 @dataclass(slots=True)
 class Load:
-    """What came of one level, in seconds of `perf_counter` from `began_s`; the server's own times of its refusals."""
+    """Results of one level, in seconds of `perf_counter` from `began_s`; the server's own times of its refusals."""
 
     began_s: float
     warm_s: float

@@ -1,4 +1,4 @@
-"""What penalties and biases add to the sampling of a decode step.
+"""Cost of penalties and biases in the sampling of a decode step.
 
 `python -m benchmarks.penalties`. A vocabulary of 128,256; prompts of Pareto-distributed token ids, as text has them.
 Each step every row gets a token. Milliseconds a step of `Sampler.sample` and the counting before it, the least of some.

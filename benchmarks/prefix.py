@@ -1,4 +1,4 @@
-"""What a prefix hit saves: TTFT of a second request with the same first tokens: `python -m benchmarks.prefix`."""
+"""Savings of a prefix hit: TTFT of a second request with the same first tokens: `python -m benchmarks.prefix`."""
 
 import asyncio
 import random

@@ -2,7 +2,7 @@
 
 Premium requests come at random, one at a time on average, alone and while a standard tenant keeps four times as many
 requests in the engine as it has sequence slots. The two take turns, each round on the same premium requests, so that
-neither has the quieter machine. Beside them stands the same flood with classes off, one class and one tenant: first
+neither has the quieter machine. Compared with the same flood with classes off, one class and one tenant: first
 come, first served. There premium requests come once a second whatever has become of those before, or few would ever be
 measured. Bound: premium's p99 under the flood at most 1.5 times that alone.
 """

@@ -1,4 +1,4 @@
-"""Products of rows with a weight in bf16: ours and oneDNN's, beside the machine's limits.
+"""Products of rows with a weight in bf16: ours and oneDNN's, compared with the machine's limits.
 
 `python -m benchmarks.products [OUTPUTSxINPUTS ...]`. Shapes are those of models of 0.1 and 0.5 billion parameters; as
 many weights in turn as take 128 MB, so that they come from memory as they do in a step. The median of several rounds
@@ -40,7 +40,7 @@ class System:
 
 
 def seconds(systems: Mapping[str, System], rows: int, inputs: int, count: int) -> dict[str, float]:
-    """Of one product of each system, in its median round over so many weights."""
+    """Seconds of one product of each system, in its median round over `count` weights."""
     numbers = torch.randn(rows, inputs, generator=torch.Generator().manual_seed(0)).bfloat16()
     took: dict[str, list[float]] = {name: [] for name in systems}
     for _ in range(ROUNDS):

@@ -1,9 +1,9 @@
-"""What a server keeps resident, and in what: `python -m benchmarks.resident [--model NAME=PATH] [--serve-options ...]`.
+"""Resident memory of a server, by kind: `python -m benchmarks.resident [--model NAME=PATH] [--serve-options ...]`.
 
 Runs `turnpike serve` in a fresh data folder and reads the kernel's account of its memory (`/proc/PID/smaps`) after its
 first answer, and again after requests of 32 clients at once. Resident is what the process has in memory; of pages that
 several processes share, proportional counts a share; anonymous pages exist nowhere else, the others are of files and
-can be dropped. Weights and KV are told by what was advised for their pages (huge for weights, small for KV).
+can be dropped. Weights and KV are identified by the advice for their pages (huge for weights, small for KV).
 """
 
 import argparse

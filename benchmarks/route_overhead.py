@@ -1,6 +1,6 @@
-"""What routing adds to a request: `python -m benchmarks.route_overhead`.
+"""Cost of routing to a request: `python -m benchmarks.route_overhead`.
 
-From the parsed request to its route, with the weights that ship, beside two models with 64 requests in their queues,
+From the parsed request to its route, with the weights that ship, for two models with 64 requests in their queues,
 whose waits are predicted as for every request. A named model; `auto` with a short question, with a text as long as the
 score reads, and with a long conversation; and a named model that a tenant lets give way. Budget: 0.2 ms in the median.
 """

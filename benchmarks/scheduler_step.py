@@ -1,4 +1,4 @@
-"""What one step of the scheduler costs: `python -m benchmarks.scheduler_step`.
+"""Cost of one step of the scheduler: `python -m benchmarks.scheduler_step`.
 
 256 running requests, of two classes and eight tenants, decode one token a step each, from prompts of 512 tokens in a
 pool that holds them all: a sixteenth of them need a block in each step and publish one. The figure is the time of

@@ -1,4 +1,4 @@
-"""Output tokens a second, TTFT and TPOT by concurrency, beside transformers: `python -m benchmarks.serving`.
+"""Output tokens a second, TTFT and TPOT by concurrency, compared with transformers: `python -m benchmarks.serving`.
 
 Both run the same requests, one system after the other, in bf16 on all cores. Turnpike takes them in a closed loop:
 `concurrency` are in flight until all are done. transformers' `generate` takes them in static batches of the same

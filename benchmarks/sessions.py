@@ -1,8 +1,8 @@
 """The first token of a conversation's tenth turn, remembered and cold: `python -m benchmarks.sessions`.
 
 A real `turnpike serve` with SmolLM2-135M over loopback HTTP. Each round is a conversation of its own: nine turns on a
-session, a few hundred words each, and a tenth, whose prompt is about 2,000 tokens. The same prompt, every message of
-it, is sent by another tenant, whose prefix cache has none of it: that is what the tenth turn would cost cold. The two
+session, a few hundred words each, and a tenth, whose prompt has some 2,000 tokens. The same prompt, every message of
+it, is sent by another tenant, whose prefix cache has none of it: the cost of the tenth turn without the cache. The two
 take turns in going first. Times are from the request's sending to the event with the first text.
 
 Bound: the tenth turn's median at most 0.3 of the cold one's.

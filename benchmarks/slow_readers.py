@@ -1,13 +1,13 @@
-"""A thousand clients that never read, beside a hundred that do: `python -m benchmarks.slow_readers`.
+"""A thousand clients that never read, and a hundred that do: `python -m benchmarks.slow_readers`.
 
 The whole program in a process of its own, over loopback, with a model that weighs nothing and takes `STEP_MS` for a
 step: what is left is the path of the tokens, from the scheduler to the sockets. All ask for long streams. The readers
 run throughout; their time from one piece of text to the next is taken before the others come, while the engine stands
-still for all of them, and after they have gone. Bound: the p99 beside them at most 1.1 of that before and after.
+still for all of them, and after they have gone. Bound: the p99 with them at most 1.1 of that before and after.
 
-Beside it: what they cost while they fill their buffers (no bound: they are clients like any other as long as somebody
-seems to read), and the memory that each of them holds. The server has the cores but one, this program that one. Each
-process needs a descriptor for each connection; the soft limit is raised to the hard one.
+Also measured: their cost while they fill their buffers (no bound: until a buffer is full they count as readers), and
+the memory that each of them holds. The server has the cores but one, this program that one. Each process needs a
+descriptor for each connection; the soft limit is raised to the hard one.
 """
 
 import argparse

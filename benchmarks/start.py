@@ -22,7 +22,7 @@ from tests.support.servers import free_port
 
 ROUNDS = 3
 PHASES = {"imports and opening": "loading model: ", "weights": " has KV memory for ", "services": '"ready"'}
-"""What ends each in the server's output; `first token` follows."""
+"""End of each phase in the server's output; `first token` follows."""
 
 
 @dataclass(frozen=True, slots=True)

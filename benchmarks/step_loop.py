@@ -1,4 +1,4 @@
-"""What a step costs beside the model: `python -m benchmarks.step_loop`.
+"""Cost of a step apart from the model: `python -m benchmarks.step_loop`.
 
 The engine as it serves, from its scheduler to the text that its streams hand out, around a model that takes no time of
 a processor: a step sleeps through its forward pass. Requests decode one token a step each. In microseconds a step, the
@@ -160,7 +160,7 @@ def load_engine(rows: int, step_s: float) -> tuple[Engine, LoadedModel]:
 
 
 async def serve(engine: Engine, rows: int, params: SamplingParams) -> float:
-    """Let so many requests run side by side to their ends; mean seconds of the event loop's thread a step."""
+    """Run `rows` requests in parallel to their ends; mean seconds of the event loop's thread a step."""
     marks: list[float] = []
 
     async def read(number: int) -> None:

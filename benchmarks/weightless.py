@@ -51,7 +51,7 @@ class _Step:
 
 
 class WeightlessExecutor:
-    """Draws `token` for whoever is to have one."""
+    """Draws `token` for each row that samples."""
 
     async_depth = 0
     takes_drafts = False
@@ -90,7 +90,7 @@ def load_engine(kind: type[Engine], settings: Settings, _report: Any) -> Engine:
 
 
 def command(step_ms: float, module: str = "benchmarks.weightless") -> tuple[Sequence[str], dict[str, str]]:
-    """What runs it, to put `serve` and its arguments behind, and its environment."""
+    """The command that runs this program, to be followed by `serve` and its arguments, and its environment."""
     return (sys.executable, "-W", "ignore", "-m", module), {STEP_MS: str(step_ms)}
 
 

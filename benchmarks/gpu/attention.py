@@ -1,6 +1,6 @@
 """How near attention is to the device's limits: decode in bytes of KV a second, extend in operations a second.
 
-A set of inputs is larger than the cache, or there are so many that together they are; they take turns.
+A set of inputs is larger than the cache, or there are enough sets to exceed it together; they take turns.
 """
 
 from collections.abc import Callable

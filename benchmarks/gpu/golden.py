@@ -29,7 +29,7 @@ _SLOTS = 12
 
 @dataclass(frozen=True, slots=True)
 class _Toggle:
-    """A way to come to the same text: chunks of so many tokens, preemptions every so many steps, a pool too small."""
+    """A setting that must not change the text: tokens of a chunk, steps between preemptions, a pool too small."""
 
     name: str
     chunk_tokens: int = 512
@@ -132,7 +132,7 @@ def _check_text(
     assert stepper.pool.free_blocks == stepper.pool.num_blocks, "blocks leaked"
     stats = stepper.scheduler.stats()
     assert toggle.blocks or stats.cached_tokens_total >= BLOCK_TOKENS, "nothing was found again"
-    assert not toggle.preempt_every or stats.preemptions_total, "nobody was preempted"
+    assert not toggle.preempt_every or stats.preemptions_total, "no request was preempted"
     stage.checked(name, len(wrong), 0, "; ".join(wrong[:3]))
 
 

@@ -1,4 +1,4 @@
-"""What this device can do at most, measured in the run that quotes it."""
+"""This device's limits, measured in the run that quotes them."""
 
 import torch
 

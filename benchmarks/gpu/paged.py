@@ -55,7 +55,7 @@ def make_step(
 ) -> PagedStep:
     """Rows with blocks in random order.
 
-    NaN: slots past a context, those that fell out of the window of all a row's tokens, and a block of nobody, which
+    NaN: slots past a context, those that fell out of the window of all a row's tokens, and an unowned block, which
     is what entries of a block table past its row's context name.
     """
     device = generator.device

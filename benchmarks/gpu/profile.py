@@ -1,4 +1,4 @@
-"""Where the time of a step goes on the device: the longest kernels, and the gaps between kernels.
+"""Time of a step on the device: the longest kernels, and the gaps between kernels.
 
 Without this, a low figure does not say why. Kernels of replayed graphs are listed one by one.
 """

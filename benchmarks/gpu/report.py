@@ -1,4 +1,4 @@
-"""The figures beside what was expected of them, and where they were taken."""
+"""The figures with the expected ones, and the machine and versions of the run."""
 
 import json
 import platform
@@ -37,7 +37,7 @@ class Row:
 
 
 class Figures:
-    """What was measured, by stage and name."""
+    """Measured values, by stage and name."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self._values = {(each.stage, each.name): each for each in outcomes if each.status == "measured"}
@@ -143,7 +143,7 @@ def _version(package: str) -> str:
 
 
 def _output(*command: str) -> str:
-    """What a command prints; empty where it is not there or fails."""
+    """Output of a command; empty where it is missing or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):

@@ -23,7 +23,7 @@ class DeviceLost(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one check (its error against a tolerance) or of one measurement (a value and its unit)."""
+    """Result of one check (its error against a tolerance) or of one measurement (a value and its unit)."""
 
     stage: str
     name: str

@@ -155,7 +155,7 @@ class Stepper:
         )
 
     def run(self, preempt_every: int | None = None) -> dict[str, list[int]]:
-        """Step until all is done; the tokens of each request. Every so many steps some running one is preempted."""
+        """Step until all is done; the tokens of each request. Preempts a running one every `preempt_every` steps."""
         tokens: dict[str, list[int]] = {}
         steps = 0
         while (times := self.step()) is not None:
@@ -193,5 +193,5 @@ class Stepper:
 
 
 def blocks_for(requests: int, tokens: int) -> int:
-    """Blocks that hold so many requests of so many tokens, and some to spare."""
+    """Blocks that hold `requests` requests of `tokens` tokens, and some to spare."""
     return requests * -(-(tokens + BLOCK_TOKENS) // BLOCK_TOKENS) + 8

@@ -1,4 +1,4 @@
-"""Other tiles, warps and stages for the attention kernels, beside those of `kernels.triton.tuning`.
+"""Other tiles, warps and stages for the attention kernels, compared with those of `kernels.triton.tuning`.
 
 `check` is for the correctness of each, and leaves it compiled where the measurement will look for it.
 """

@@ -33,7 +33,7 @@ def replayed_ms(works: Sequence[Callable[[], object]], device: torch.device, rep
         for work in works:
             work()
 
-    # Once beside the stream that captures: what is compiled or set up on first use must not be captured.
+    # Once outside the stream that captures: what is compiled or set up on first use must not be captured.
     aside = torch.cuda.Stream(device)
     aside.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(aside):

@@ -46,7 +46,7 @@ def report(results: Path) -> None:
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
-    parser.add_argument("--prepare", action="store_true", help="install the peers; goes on where it was broken off")
+    parser.add_argument("--prepare", action="store_true", help="install the peers, or resume an interrupted install")
     parser.add_argument("--report", action="store_true", help="tables of all runs so far, and no new one")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--prefix", action="store_true", help="--part prefix")

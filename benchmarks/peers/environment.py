@@ -9,7 +9,7 @@ from pathlib import Path
 from gateway.config.settings import Settings
 
 Step = tuple[str, Callable[[Path], None]]
-"""What it is called, and what does it in the environment's folder."""
+"""Name, and the function that takes the step in the environment's folder."""
 
 
 class InstallError(Exception):

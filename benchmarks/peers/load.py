@@ -31,7 +31,7 @@ _PREFIX_PROMPT = LogNormal(48, 0.8, 16, 128)
 _PREFIX_ANSWER = LogNormal(32, 0.8, 8, 64)
 
 Text = Callable[[int, random.Random], str]
-"""So many tokens of text."""
+"""Makes a text of a number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def letters(tokens: int, rng: random.Random) -> str:
 
 
 def words(tokens: int, rng: random.Random) -> str:
-    """English, of which a word is about a token."""
+    """English text with approximately one token a word."""
     return next(synthetic(LogNormal(tokens, 0, tokens, tokens), _ANSWER, rng)).text
 
 
@@ -65,7 +65,7 @@ def chats(count: int, text: Text, seed: str) -> list[Prompt]:
 
 
 def waking(text: Text, seed: str) -> list[Prompt]:
-    """What a server that was stopped answers before it is measured: its pages and threads are there then."""
+    """Warm-up of a server that was stopped: it restores pages and threads before the measurement."""
     return [Prompt(text(_WAKING_TOKENS, random.Random(seed)), None, _WAKING_ANSWER)]
 
 

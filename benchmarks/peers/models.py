@@ -1,8 +1,8 @@
 """The same random weights for all: a folder for Turnpike and vLLM, GGUF files for llama.cpp.
 
 Made once. Their tokenizer has a token for each byte and a made-up word for each other id: a prompt of n ASCII
-characters is n tokens to every server. Answers are text, too: the special tokens, and bytes that are a character only
-beside others, have zeros for weights, so that something else is always likelier.
+characters is n tokens to every server. Answers are text, too: the special tokens, and bytes that are no character on
+their own, have zeros for weights, so that some other token is always likelier.
 """
 
 import json
@@ -198,5 +198,5 @@ def _gguf_name(name: str) -> str:
 
 
 def _interleaved(rows: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """Rows of half-split rope, as Hugging Face has them, in the order of llama.cpp's: pairs beside each other."""
+    """Rows of half-split rope, as Hugging Face has them, in the order of llama.cpp's: pairs in adjacent rows."""
     return rows.view(-1, 2, head_dim // 2, rows.shape[1]).transpose(1, 2).reshape(rows.shape)

@@ -1,4 +1,4 @@
-"""What is compared with what, on which weights, and what is asked of the ratios."""
+"""Parts of the comparison: servers, weights, loads, and the bounds on the ratios."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What runs have measured, a file each, so that parts that ran at different times come into one table."""
+"""Results of runs, a file each, so that parts that ran at different times come into one table."""
 
 import json
 import math

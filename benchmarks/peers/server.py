@@ -23,7 +23,7 @@ class ServerFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to start: `environment` is added to this process's. It serves the model `model` at `port`."""
+    """Command of a server: `environment` is added to this process's. It serves the model `model` at `port`."""
 
     command: Sequence[str]
     port: int

@@ -23,7 +23,7 @@ TURNPIKE, VLLM, LLAMA_CPP = "turnpike", "vllm", "llama.cpp"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is the same for all servers of a run. `context`: most tokens of a sequence. `sequences`: most at a time.
+    """Settings that all servers of a run share. `context`: most tokens of a sequence. `sequences`: most at a time.
     `scratch`: a folder that is thrown away. `speculation` is Turnpike's own; the peers draft nothing."""
 
     threads: int
@@ -55,15 +55,15 @@ class Contestant:
         return _LAUNCHES[self.system](self, setting)
 
     def kv_mib(self, server: Server) -> float | None:
-        """What holds keys and values of sequences, past ones that are kept for their prefixes among them. Turnpike's
-        metrics say it in blocks; the peers take all that they may ever need at their start."""
+        """Memory for keys and values of sequences, including past ones that are kept for their prefixes. Turnpike's
+        metrics state it in blocks; the peers allocate their maximum at their start."""
         if self.system != TURNPIKE:
             return None
         blocks = server.metric("turnpike_class_kv_blocks_held") + server.metric("turnpike_class_kv_blocks_cached")
         return blocks * self.block_bytes() / MIB
 
     def block_bytes(self) -> int:
-        """What Turnpike keeps 16 tokens of a sequence in."""
+        """Bytes in which Turnpike keeps 16 tokens of a sequence."""
         config = open_checkpoint(self.model).config
         if self.kv_dtype == "int8":
             return config.num_layers * int8_block_bytes(config.num_kv_heads, config.head_dim)

@@ -19,7 +19,7 @@ PREFIX_GAIN = 3.5
 FILE_MEMORY = 0.5
 """Asked on the file of SmolLM2: at most this share of llama.cpp's memory."""
 OVERHEAD_MIB = 400.0
-"""Asked: at most so much resident memory beside weights and keys and values."""
+"""Bound: resident memory apart from weights, keys and values is at most this."""
 
 
 def describe(runs: Sequence[Run], asked: Sequence[Asked]) -> Iterator[str]:

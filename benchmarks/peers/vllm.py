@@ -73,7 +73,7 @@ def command(model: Path, port: int, *, context: int, sequences: int) -> list[str
 
 
 def surroundings(threads: int, cores: list[int]) -> dict[str, str]:
-    """What its own documentation asks for: threads bound to cores, and two libraries loaded before all others."""
+    """Environment that vLLM's documentation asks for: threads bound to cores, and two libraries loaded first."""
     preload = [_found_allocator(folder()), *sorted((folder() / "lib").glob("libiomp5.so"))]
     return {
         "LD_PRELOAD": ":".join(str(each) for each in preload if each is not None),

@@ -1,7 +1,7 @@
 """How good the complexity score is: `python -m benchmarks.routing`.
 
 The score that ships is one fit to two pairs of models (`own.py`, `public.py`); each set is scored on the questions that
-the fit did not see. Beside it, what a fit to the set alone does, and what the other set's does: a score is of its pair.
+fit did not see. For comparison, a fit to the set alone and the other set's fit: a score belongs to its pair.
 No model is run. `--write` replaces the weights that ship, `--plots` the pictures.
 """
 

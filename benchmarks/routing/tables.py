@@ -1,4 +1,4 @@
-"""What the questions are made of: facts, words, names and sentences, each line from the easy to the hard."""
+"""Building blocks of the questions: facts, words, names and sentences, each line from the easy to the hard."""
 
 
 def _pairs(text: str) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""What drafts bring: `python -m benchmarks.speculation`.
+"""The speed-up of drafts: `python -m benchmarks.speculation`.
 
 __main__  the figures, and their plot
 modes     one engine, with drafts switched off, always on, or as the controller decides

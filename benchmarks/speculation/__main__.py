@@ -6,7 +6,7 @@ is the requests' temperature. Four parts:
 - chat      SmolLM2 with its small model, prompts that the small one was not trained on (c = 1: at least 1.1 of off)
 - copy      SmolLM2 with look-up, answers that copy
 - pair      half a billion parameters at true cost, a draft model of acceptance 0.7 (c = 1: at least 1.5 of off); at any
-            concurrency, the controller beside the better of the other two (at least 0.97), and the plot
+            concurrency, the controller at least 0.97 of the better of the other two, and the plot
 - ring      half a billion parameters made to copy, with look-up (c = 1: at least 1.8 of off)
 
 Without `--full` there are fewer concurrencies and rounds: under eight minutes in all. `--concurrency 16` measures the
@@ -133,7 +133,7 @@ def _measure(
 
 
 def _slices(jobs: Sequence[Job], least: int) -> Callable[[int, int], list[Job]]:
-    """Rounds go through the jobs, at least so many at a time, from the first again after the last."""
+    """Rounds go through the jobs, at least `least` at a time, from the first again after the last."""
 
     def jobs_of(number: int, count: int) -> list[Job]:
         count = max(count, least)

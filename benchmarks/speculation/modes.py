@@ -14,7 +14,7 @@ from engine.speculation import Candidate, DepthPolicy, FixedDepth, SpeculationLo
 MODEL, DRAFT = "model", "draft"
 MOST = 8
 ON_DEPTH = 4
-"""What always on means: a depth that is reasonable, and not chosen for the pair."""
+"""Depth of "always on": a reasonable one, not chosen for the pair."""
 LEARNING_STEPS = 100
 """A server has been running for longer."""
 

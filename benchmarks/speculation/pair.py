@@ -96,8 +96,8 @@ def copying_model(root: Path, probability: float) -> Path:
     """A folder of half a billion parameters that go round a ring of tokens, and leave it now and then.
 
     After a token of the ring the next one comes with this probability, else any token of the vocabulary; each stands
-    for one of the ring, and it goes on behind that. So an answer copies a prompt that shows the ring once, in runs of
-    1 / (1 - probability) tokens. The layers compute as always and add next to nothing.
+    for one of the ring, and the ring continues after it. So an answer copies a prompt that shows the ring once, in
+    runs of 1 / (1 - probability) tokens. The layers compute as always and add next to nothing.
     """
     weights = random_weights(HALF_BILLION)
     vocab, hidden = weights["lm_head.weight"].shape

@@ -1,1 +1,1 @@
-"""The way of tokens to clients: how many a second, and what a request costs beside LiteLLM's proxy."""
+"""The way of tokens to clients: their rate, and the cost of a request compared with LiteLLM's proxy."""

@@ -1,4 +1,4 @@
-"""What the gateway itself takes: `python -m benchmarks.sse`.
+"""Cost of the gateway itself: `python -m benchmarks.sse`.
 
 The whole program over loopback, one process, with keys, limits and the journal on. The servers share all cores but one;
 this program, and the upstream that answers LiteLLM, have that one.
@@ -6,9 +6,9 @@ this program, and the upstream that answers LiteLLM, have that one.
 1. Tokens a second through the process, `STREAMS` long streams: of an engine that answers at once
    (`benchmarks.at_once`), and of the engine itself with a model that weighs nothing (`benchmarks.weightless`), in steps
    that offer more and more of them. Bound, for the first: 20,000 a second.
-2. Beside LiteLLM's proxy, one worker each: the same chat requests, answers of 20 tokens, whole and streamed; in rounds
-   of all systems in turn. LiteLLM and `gateway` stand before an upstream and an engine that answer at once; what the
-   upstream takes when asked directly is subtracted from LiteLLM's latency. `turnpike` has the engine inside, twenty
+2. LiteLLM's proxy for comparison, one worker each: the same chat requests, answers of 20 tokens, whole and streamed; in
+   rounds of all systems in turn. LiteLLM and `gateway` stand before an upstream and an engine that answer at once; what
+   the upstream takes when asked directly is subtracted from LiteLLM's latency. `turnpike` has the engine inside, twenty
    steps of no time, of which nothing is subtracted. Our last byte waits until the request's usage is on the disk;
    LiteLLM keeps none here. Bounds, for `gateway`: requests a second 20 times LiteLLM's, added latency (p50, one request
    at a time) a tenth of it.
@@ -52,7 +52,7 @@ UNLIMITED = 1_000_000_000
 
 @contextmanager
 def ours(folder: Path, step_ms: float | None, cores: Cores) -> Iterator[Program]:
-    """The program with limits that count and refuse nobody. Steps of None: its engine answers at once."""
+    """The program with limits that count and refuse no request. Steps of None: its engine answers at once."""
     module = "benchmarks.at_once" if step_ms is None else "benchmarks.weightless"
     serve, environment = weightless.command(step_ms or 0.0, module)
     model = f"{weightless.MODEL}={folder}"
@@ -92,7 +92,7 @@ def chat(*, stream: bool) -> bytes:
 
 
 def rounds(targets: Mapping[str, Target], concurrency: int, count: int, seconds: float) -> dict[str, list[Asked]]:
-    """Each system in turn, so that what the machine does meanwhile is the same for all."""
+    """Each system in turn, so that other processes slow all of them alike."""
     asked: dict[str, list[Asked]] = {name: [] for name in targets}
     for _ in range(count):
         for name, target in targets.items():
@@ -152,7 +152,7 @@ def upstream() -> Iterator[int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=ROUND_S, help="of each round beside LiteLLM")
+    parser.add_argument("--seconds", type=float, default=ROUND_S, help="of each round of the comparison with LiteLLM")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--no-litellm", action="store_true", help="tokens a second alone")
     options = parser.parse_args()

@@ -30,7 +30,7 @@ class Target:
 
 @dataclass(slots=True)
 class Asked:
-    """What came of many requests: their times from the first byte sent to the last one received, and those to the
+    """Results of many requests: their times from the first byte sent to the last one received, and those to the
     first byte received, in ms; and all that `counted` stood for in the answers."""
 
     seconds: float = 0.0
