@@ -22,7 +22,7 @@ PAUSE_S = 0.05
 CONNECTION_S = 60.0
 DRAINING = SHUTTING_DOWN
 UNREAD_S = 0.5
-"""Requests sent later than this before the signal may be unread when the listener closes."""
+"""A request sent in these seconds before the signal may be unread when the listener closes."""
 
 
 class Dialect(StrEnum):
