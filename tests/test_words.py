@@ -30,6 +30,12 @@ def test_help_texts() -> None:
     assert found == ["Whose"]
 
 
+def test_assertion_messages() -> None:
+    text = 'assert beside, "nobody"\nassert beside, f"{anew} whoever"\nassert beside\n'
+    found = [(line, words) for line, words, _ in findings_in(python_prose(text))]
+    assert found == [(1, "nobody"), (2, "whoever")]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -95,7 +95,7 @@ class Route:
         assert (self.read is None) != (self.write is None), self.name
         assert (self.method == "GET") == (self.read is not None), f"{self.name}: GET reads, everything else writes"
         assert set(self.path_names) <= PATH_KINDS.keys(), self.name
-        assert self.allowed, f"{self.name}: nobody may"
+        assert self.allowed, f"{self.name}: no role may call it"
 
 
 Body = Record[Any] | Callable[[AdminContext], Record[Any]] | None

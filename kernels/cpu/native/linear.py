@@ -47,7 +47,7 @@ class NativeLinear:
         self.struct = abi.Linear(count=len(parts))
         firsts = accumulate((part.out_features for part in parts), initial=0)
         for index, (part, first) in enumerate(zip(parts, firsts, strict=False)):
-            assert part.in_features == self.in_features, f"{part.in_features} inputs beside {self.in_features}"
+            assert part.in_features == self.in_features, f"{part.in_features} inputs after {self.in_features}"
             self.struct.part[index] = self._pack(part, first, memory)
         self._struct_at = ctypes.addressof(self.struct)
         self._columns = int(self.struct.part[0].inputs)
