@@ -51,7 +51,7 @@ class Gateway:
         return read_banner(self.process.stdout)
 
     def paste(self) -> str:
-        """What the banner's commands print."""
+        """Run the banner's commands in a shell and return their output."""
         shell = ["bash", "-ec", commands_of(self.banner)]
         return subprocess.run(shell, capture_output=True, text=True, timeout=60, check=True).stdout
 

@@ -1,4 +1,4 @@
-"""Refusals as clients met them, beside those that the store has."""
+"""Comparison of the refusals that clients received with those in the store."""
 
 import json
 from collections import Counter
@@ -69,7 +69,7 @@ class Refusals:
 
 
 def _code_of(call: Call, state: RequestState, exchange: "Exchange") -> str:
-    """As the client was told it. Anthropic's envelope has no code."""
+    """The error code that the client received. Anthropic's envelope has no code."""
     if call.endpoint == "messages":
         return state.error or ""
     code: str = json.loads(bytes(exchange.error))["error"]["code"]

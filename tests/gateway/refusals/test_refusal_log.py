@@ -1,4 +1,4 @@
-"""What is recorded is stored once, whatever becomes of the store's answers; what is not stored is counted."""
+"""Each recorded refusal is stored once, even if the store's responses are lost; one that is not stored is counted."""
 
 import asyncio
 

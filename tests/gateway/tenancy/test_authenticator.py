@@ -416,7 +416,7 @@ async def test_a_suspended_tenant_is_told_apart_only_to_the_bearer_of_its_key(
 
 
 class TestOwnersOfRefusedKeys:
-    """The bearer of a whole key is refused as its owner; whoever only knows its public id is not."""
+    """A request with a whole key is refused as its owner's; one that only has the key's public id is not."""
 
     @pytest.fixture
     async def attributing(self, source: FakeSource, clock: Clock, anyio_backend: str) -> AsyncIterator[Authenticator]:
