@@ -1,4 +1,4 @@
-"""What the README states of clients and of its own length, against the files that decide it."""
+"""Tables of the README hold what the tests try."""
 
 import re
 import tomllib
