@@ -30,6 +30,9 @@ EVENT_COLUMNS = (
     "sequence",
     "schema_version",
     "request_id",
+    "http_request_id",
+    "endpoint",
+    "streamed",
     "tenant_id",
     "key_id",
     "tier",
@@ -65,6 +68,7 @@ class Mark(StrEnum):
     """Further columns that events can be found by. The rollups do not have them."""
 
     REQUEST = "request_id"
+    HTTP_REQUEST = "http_request_id"
     FINISH_REASON = "finish_reason"
 
 
@@ -157,12 +161,14 @@ async def events(
     *,
     only: Mapping[Dimension, str] | None = None,
     marked: Mapping[Mark, str] | None = None,
+    either_id: str | None = None,
     after: EventCursor | None = None,
     newest_first: bool = False,
     limit: int = 100,
 ) -> EventPage:
-    """One page of the distinct events that match `only` and `marked`. An event that exists throughout is on exactly one
-    page, whatever is inserted between the pages.
+    """One page of the distinct events that match `only` and `marked`, and that have `either_id` as their `request_id`
+    or `http_request_id`. An event that exists throughout is on exactly one page, whatever is inserted between the
+    pages.
 
     `limit`: 1 to `MAX_PAGE_EVENTS`. Copies of an event have the same request id, so the index on requests is applied
     before de-duplication.
@@ -172,6 +178,9 @@ async def events(
     wanted = {column.value: value for column, value in (*(only or {}).items(), *(marked or {}).items())}
     condition = " AND ".join((DURING, *(f"{name} = {{{name}:String}}" for name in wanted)))
     parameters: Parameters = {**window.parameters, **wanted}
+    if either_id is not None:
+        condition += " AND (request_id = {either_id:String} OR http_request_id = {either_id:String})"
+        parameters = {**parameters, "either_id": either_id}
     if after is not None:
         beyond = "<" if newest_first else ">"
         # The first comparison is implied by the second; it lets ClickHouse skip parts and granules.

@@ -30,12 +30,23 @@ Raises:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """The HTTP request that a usage event names. `id`: its `x-request-id`. `endpoint`: its path."""
+
+    id: str
+    endpoint: str
+    streamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Client:
-    """Who sends a request, the class that serves it, and the ASGI callable on which a disconnect arrives."""
+    """Who sends a request, the class that serves it, the ASGI callable on which a disconnect arrives, and the HTTP
+    request as usage events name it."""
 
     principal: Principal
     serving: TierClass
     receive: Receive
+    http: HttpRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +86,13 @@ class Candidate:
 
 def usage_context_of(context: RequestContext, route: Route, model: ServedModel, price: Price) -> UsageContext:
     """The usage record of a request: its tenant, model, and price of the moment when it was received."""
-    principal = context.client.principal
+    principal, http = context.client.principal, context.client.http
     return UsageContext(
         event_id=new_event_id(),
         request_id=context.id,
+        http_request_id=http.id,
+        endpoint=http.endpoint,
+        streamed=http.streamed,
         tenant_id=principal.tenant_id,
         key_id=principal.key_id,
         tier=principal.tier,

@@ -6,7 +6,7 @@ from functools import partial
 
 from starlette.types import Receive, Scope, Send
 
-from gateway.generation.context import Client, RequestContext
+from gateway.generation.context import Client, HttpRequest, RequestContext
 from gateway.generation.conversation_hook import ConversationHook
 from gateway.generation.delivery import Delivery, MakeFormatter, StreamSink, WholeSink
 from gateway.generation.request import GenerationRequest
@@ -60,7 +60,8 @@ class GenerationEndpoint:
         async with self._sessions.joined(parsed, scope, principal) as (request, turn):
             serving = self._classes.serving(principal.tier, request.service_tier)
             route = self._routes.route(request, principal, serving)
-            client = Client(principal, serving, receive)
+            http = HttpRequest(state.request_id, scope["path"], request.stream)
+            client = Client(principal, serving, receive, http)
             context = RequestContext(
                 id=new_id(operation.id_prefix),
                 operation=operation.name,

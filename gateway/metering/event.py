@@ -13,8 +13,9 @@ import orjson
 from gateway.common.timestamps import unix_ms
 from gateway.routing.reason import RouteReason
 
-SCHEMA_VERSION = 3
-"""Version 1 has no `routed_model` and no `route_reason`. Version 2 has no `paused_ms`."""
+SCHEMA_VERSION = 4
+"""Version 1 has no `routed_model` and no `route_reason`. Version 2 has no `paused_ms`. Version 3 has no
+`http_request_id`, `endpoint` and `streamed`."""
 
 
 class Ending(StrEnum):
@@ -40,13 +41,14 @@ class UsageEvent:
     """One request's consumption. The field names are the columns of `usage_events` in ClickHouse.
 
     `event_id`: identity for deduplication. `source`: id of the journal. `sequence`: number in the journal: 1, 2, 3, ...
-    without a gap. `requested_model`: name that the client sent. `routed_model`: model that routing chose, for
-    `route_reason`. `served_model`: version of it that answered. Billed are `prompt_tokens` (of which `cached_tokens`
-    are prefix cache hits) and `completion_tokens`, which were sent to the client. `undelivered_tokens`: computed and
-    not sent. `queue_ms`: wait until first admitted. `paused_ms`: time paused because the client did not read.
-    `engine_ns`: the request's share of its engine steps. `recompute_ns`: recomputation after preemptions, by the class
-    that preempted. `cost_nanodollars` is final: tokens at the price version of the request. `occurred_at`: end of the
-    request, UTC, in milliseconds.
+    without a gap. `request_id`: id in the answer's body. `http_request_id`: the `x-request-id` header, which a client
+    may choose, so it is not unique. `endpoint`: path of the HTTP request. `requested_model`: name that the client sent.
+    `routed_model`: model that routing chose, for `route_reason`. `served_model`: version of it that answered. Billed
+    are `prompt_tokens` (of which `cached_tokens` are prefix cache hits) and `completion_tokens`, which were sent to the
+    client. `undelivered_tokens`: computed and not sent. `queue_ms`: wait until first admitted. `paused_ms`: time paused
+    because the client did not read. `engine_ns`: the request's share of its engine steps. `recompute_ns`: recomputation
+    after preemptions, by the class that preempted. `cost_nanodollars` is final: tokens at the price version of the
+    request. `occurred_at`: end of the request, UTC, in milliseconds.
     """
 
     event_id: UUID
@@ -54,6 +56,9 @@ class UsageEvent:
     sequence: int
     schema_version: int = SCHEMA_VERSION
     request_id: str
+    http_request_id: str = ""
+    endpoint: str = ""
+    streamed: bool = False
     tenant_id: str
     key_id: str
     tier: str
@@ -131,10 +136,14 @@ def unrouted(model: str) -> dict[str, str]:
 
 
 COLUMNS = tuple(each.name for each in fields(UsageEvent))
-_BEFORE_PAUSES = tuple(name for name in COLUMNS if name != "paused_ms")
+HTTP_FIELDS = frozenset({"http_request_id", "endpoint", "streamed"})
+"""Fields that version 3 lacks."""
+_BEFORE_HTTP = tuple(name for name in COLUMNS if name not in HTTP_FIELDS)
+_BEFORE_PAUSES = tuple(name for name in _BEFORE_HTTP if name != "paused_ms")
 _FIELDS = {
     1: tuple(name for name in _BEFORE_PAUSES if name not in unrouted("")),
     2: _BEFORE_PAUSES,
+    3: _BEFORE_HTTP,
     SCHEMA_VERSION: COLUMNS,
 }
 VERSIONS = frozenset(_FIELDS)
@@ -181,6 +190,12 @@ def _text(value: Any) -> str:
     return value
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
 def _instant(value: str) -> datetime:
     instant = datetime.fromisoformat(value)
     if instant.tzinfo is None:
@@ -196,6 +211,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(_COUNTS, _count),
     "event_id": UUID,
     "finish_reason": Ending,
+    "streamed": _flag,
     "occurred_at": _instant,
     "ttft_ms": lambda value: None if value is None else _count(value),
     "recompute_ns": _counts_by_class,

@@ -8,7 +8,7 @@ from starlette.types import Receive, Scope, Send
 from engine.request import Pooling
 from gateway.formats.openai.embedding_format import body, item
 from gateway.formats.openai.embedding_schema import EmbeddingRequest, Encoding, parse_embeddings
-from gateway.generation.context import Client, RequestContext
+from gateway.generation.context import Client, HttpRequest, RequestContext
 from gateway.generation.lookup import find_model, model_not_found
 from gateway.generation.response_format import new_id
 from gateway.generation.route_stage import route_headers
@@ -54,7 +54,7 @@ class EmbeddingsEndpoint:
         request = parsed.pooled(self._pooling(parsed, principal))
         async with self._sessions.joined(request, scope, principal):  # rejects a session: embeddings have none
             serving = self._classes.serving(principal.tier, request.service_tier)
-            client = Client(principal, serving, receive)
+            client = Client(principal, serving, receive, HttpRequest(state.request_id, scope["path"]))
             context = RequestContext(
                 id=new_id("embd-"),
                 operation=OPERATION,

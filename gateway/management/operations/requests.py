@@ -15,6 +15,7 @@ from gateway.management.operations.paging import DEFAULT_PAGE, PAGE_QUERY, Curso
 from gateway.management.operations.roles import READERS
 from gateway.management.operations.routes import OperationInput, Routes
 from gateway.management.operations.schema import (
+    Boolean,
     Choice,
     Instant,
     Integer,
@@ -41,7 +42,8 @@ _RECOMPUTED = answer("Recomputed", {"tier": Text(255, 0), "engine_ns": _AMOUNT})
 
 _REQUEST_MEMBERS: dict[str, Member | Kind] = {
     "event_id": Text(36),
-    "request_id": Text(255, 0),
+    "request_id": Member(Text(255, 0), "The `id` in the answer's body."),
+    "http_request_id": Member(Text(255, 0), "The `x-request-id` header; empty for events before version 4."),
     "occurred_at": Member(Instant(), "End of the request."),
     "tenant_id": Text(255, 0),
     "key_id": Text(255, 0),
@@ -51,6 +53,8 @@ _REQUEST_MEMBERS: dict[str, Member | Kind] = {
     "routed_model": Text(255, 0),
     "model": Text(255, 0),
     "route_reason": Text(32, 0),
+    "endpoint": Member(Text(255, 0), "Path of the HTTP request; empty for events before version 4."),
+    "streamed": Boolean(),
     "finish_reason": Text(32),
     "prompt_tokens": _AMOUNT,
     "cached_tokens": _AMOUNT,
@@ -80,7 +84,13 @@ _REST_MEMBERS: dict[str, Member | Kind] = {
 }
 REQUEST_DETAIL = answer("RequestDetail", _REQUEST_MEMBERS | money_members("cost") | _REST_MEMBERS)
 
-REQUEST_FILTERS: Mapping[str, Member] = {**FILTERS, "finish_reason": optional(Choice(tuple(Ending)))}
+REQUEST_FILTERS: Mapping[str, Member] = {
+    **FILTERS,
+    "finish_reason": optional(Choice(tuple(Ending))),
+    "request_id": optional(
+        Text(255, 1, pattern="[A-Za-z0-9._:/+=-]+"), "The `id` in the answer's body, or the `x-request-id` header."
+    ),
+}
 LIST_QUERY: Mapping[str, Member] = {**PAGE_QUERY, **WINDOW_QUERY, **REQUEST_FILTERS}
 ONE_QUERY: Mapping[str, Member] = {
     "tenant_id": optional(TENANT_ID, "Whose it must be."),
@@ -110,6 +120,7 @@ async def requests_answer(
         TimeRange(unix_ms(start), unix_ms(end)),
         only=only,
         marked={} if query["finish_reason"] is None else {Mark.FINISH_REASON: query["finish_reason"]},
+        either_id=query["request_id"],
         after=after,
         newest_first=True,
         limit=query["limit"] or DEFAULT_PAGE,
@@ -123,17 +134,18 @@ async def requests_answer(
 async def request_answer(
     analytics: Analytics, request_id: str, near: datetime | None, only: Mapping[Dimension, str], now: datetime
 ) -> dict[str, Any]:
-    """All of one request.
+    """All of one request, by the id in its body, or else by its `x-request-id`; of several with that one, the newest.
 
     Raises:
         APIError: 404, none of `only` these, where it was looked for.
     """
     start, end = (now - RECENT, now) if near is None else (near - NEARBY, near + NEARBY)
     window = TimeRange(unix_ms(start), unix_ms(end) + 1)
-    page = await events(analytics, window, only=only, marked={Mark.REQUEST: request_id}, newest_first=True, limit=1)
-    if not page.events:
-        raise APIError(404, "No usage of this request, or not yet available.", code="request_not_found")
-    return _detail(page.events[0])
+    for mark in (Mark.REQUEST, Mark.HTTP_REQUEST):
+        page = await events(analytics, window, only=only, marked={mark: request_id}, newest_first=True, limit=1)
+        if page.events:
+            return _detail(page.events[0])
+    raise APIError(404, "No usage of this request, or not yet available.", code="request_not_found")
 
 
 ROUTES = Routes()

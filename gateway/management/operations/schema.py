@@ -90,6 +90,20 @@ class Integer:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """A number that is not negative; for answers alone."""
+
+    def read(self, value: object, path: str) -> object:
+        return value
+
+    def from_text(self, text: str) -> object:
+        return text
+
+    def describe(self) -> dict[str, Any]:
+        return {"type": "number", "minimum": 0}
+
+
+@dataclass(frozen=True, slots=True)
 class Boolean:
     def read(self, value: object, path: str) -> bool:
         if not isinstance(value, bool):

@@ -32,7 +32,7 @@ MAX_POINTS = 20_000
 DEFAULT_WINDOW = timedelta(days=1)
 LONGEST_WINDOW = timedelta(days=400)
 
-_WORDS = {"tenant": Dimension.TENANT, "key": Dimension.KEY, "model": Dimension.MODEL, "tier": Dimension.TIER}
+GROUPS = {"tenant": Dimension.TENANT, "key": Dimension.KEY, "model": Dimension.MODEL, "tier": Dimension.TIER}
 _COST = "cost_nanodollars"
 _COUNTS = tuple(name for name in SUM_COLUMNS if name != _COST)
 _AMOUNT = Integer(0, 2**63 - 1)
@@ -56,7 +56,7 @@ _FILTER_DIMENSIONS = {
 
 USAGE_POINT_MEMBERS: dict[str, Member | Kind] = {
     "start": Instant(),
-    **{word: nullable(Text(255, 0), "Null: not grouped by it.") for word in _WORDS},
+    **{word: nullable(Text(255, 0), "Null: not grouped by it.") for word in GROUPS},
     **dict.fromkeys(_COUNTS, _AMOUNT),
     **money_members("cost"),
 }
@@ -69,7 +69,7 @@ _USAGE_MEMBERS: dict[str, Member | Kind] = {
 USAGE = answer("Usage", _USAGE_MEMBERS)
 
 
-def usage_query(words: Mapping[str, Dimension] = _WORDS) -> Mapping[str, Member]:
+def usage_query(words: Mapping[str, Dimension] = GROUPS) -> Mapping[str, Member]:
     return {
         **WINDOW_QUERY,
         "bucket": optional(Choice(tuple(Grain)), "hour by default."),
@@ -100,7 +100,7 @@ async def usage_answer(
     window = TimeRange(unix_ms(start), unix_ms(end)).widened_to(grain.length_ms)
     if (window.end_ms - window.start_ms) // grain.length_ms > MAX_BUCKETS:
         raise invalid("bucket", f"At most {MAX_BUCKETS} buckets: choose a longer bucket or a shorter time.")
-    by = {word: _WORDS[word] for word in query["by"] or ()}
+    by = {word: GROUPS[word] for word in query["by"] or ()}
     points = await series(analytics, grain, window, by=by.values(), only=only)
     if len(points) > MAX_POINTS:
         raise invalid("by", f"{len(points)} points exceed the maximum of {MAX_POINTS}. Filter, or group by less.")
@@ -128,7 +128,7 @@ async def read_usage(context: AdminContext, call: OperationInput) -> Any:
 def _point(point: Point) -> dict[str, Any]:
     return {
         "start": instant(utc_from_ms(point.bucket_ms)),
-        **{word: point.of.get(dimension) for word, dimension in _WORDS.items()},
+        **{word: point.of.get(dimension) for word, dimension in GROUPS.items()},
         **{name: getattr(point.sums, name) for name in _COUNTS},
         **money("cost", point.sums.cost_nanodollars),
     }

@@ -20,6 +20,9 @@ class UsageContext:
 
     event_id: UUID
     request_id: str
+    http_request_id: str = ""
+    endpoint: str = ""
+    streamed: bool = False
     tenant_id: str
     key_id: str
     tier: str
@@ -42,7 +45,8 @@ class UsageContext:
 
     @classmethod
     def from_json(cls, data: bytes) -> Self:
-        """Parse a context. Contexts of versions without routing get the requested model as the routed one."""
+        """Parse a context. Contexts of versions without routing get the requested model as the routed one; those of
+        versions without the HTTP request's fields have none."""
         stated = orjson.loads(data)
         stated = unrouted(stated["served_model"]) | stated
         return cls(**stated | {"event_id": UUID(stated["event_id"]), "price": Price(**stated["price"])})
@@ -88,6 +92,9 @@ def event_of(usage_context: UsageContext, progress: Progress, work: Work, ending
         source="",
         sequence=0,
         request_id=usage_context.request_id,
+        http_request_id=usage_context.http_request_id,
+        endpoint=usage_context.endpoint,
+        streamed=usage_context.streamed,
         tenant_id=usage_context.tenant_id,
         key_id=usage_context.key_id,
         tier=usage_context.tier,

@@ -132,12 +132,12 @@ async def test_requests_are_listed_once_each_the_newest_first(admin: Admin, anal
 async def test_a_request_is_found_by_its_id_and_told_in_full(admin: Admin, analytics: Analytics) -> None:
     price = Price("m@1", 150, 75, 600)
     told = {"request_id": "chatcmpl-1", "paused_ms": 70, "queue_ms": 9, "recompute_ns": {"premium": 5}, "sequence": 8}
+    told |= {"http_request_id": "req_header", "endpoint": "/v1/x", "streamed": True}
     old = replace(an_event("t", NOON - timedelta(days=30), price, (1, 0, 1)), request_id="chatcmpl-0")
     await store(analytics, replace(an_event("t", NOON, price, (10, 5, 4)), **told), old)  # type: ignore[arg-type]
     one = await admin.get("/requests/chatcmpl-1", "viewer")
-    assert {name: one[name] for name in ("request_id", "paused_ms", "queue_ms", "sequence")} == {
-        name: value for name, value in told.items() if name != "recompute_ns"
-    }
+    expected = {name: value for name, value in told.items() if name != "recompute_ns"}
+    assert {name: one[name] for name in expected} == expected
     assert one["recomputed"] == [{"tier": "premium", "engine_ns": 5}]
     (listed,) = (await admin.get("/requests"))["data"]
     assert one | listed == one, "the list says the same, and less"
@@ -145,6 +145,11 @@ async def test_a_request_is_found_by_its_id_and_told_in_full(admin: Admin, analy
         assert (await admin.refused(404, "GET", path))["code"] == "request_not_found"
     whose = {"tenant_id": "00000000-0000-0000-0000-000000000000"}
     assert (await admin.refused(404, "GET", "/requests/chatcmpl-1", params=whose))["code"] == "request_not_found"
+    by_header = await admin.get("/requests/req_header")
+    assert (by_header["request_id"], by_header["endpoint"], by_header["streamed"]) == ("chatcmpl-1", "/v1/x", True)
+    for id in ("chatcmpl-1", "req_header"):
+        (listed,) = (await admin.get("/requests", params={"request_id": id}))["data"]
+        assert listed["request_id"] == "chatcmpl-1"
     near = {"near": (NOON - timedelta(days=30, minutes=59)).isoformat()}
     assert (await admin.get("/requests/chatcmpl-0", params=near))["request_id"] == "chatcmpl-0"
 
@@ -338,3 +343,21 @@ class TestAway:
     async def test_while_the_store_of_usage_is_away(self, admin: Admin, path: str) -> None:
         error = await admin.refused(503, "GET", path)
         assert error["code"] == "service_unavailable"
+
+
+async def test_latencies_are_percentiles_by_what_is_asked_for(admin: Admin, analytics: Analytics) -> None:
+    price = Price("m@1", 150, 75, 600)
+    at = NOON - timedelta(minutes=30)
+    slow = replace(an_event("t1", at, price, (10, 0, 3)), ttft_ms=1000, total_latency_ms=3000, paused_ms=0)
+    quick = replace(an_event("t2", at, price, (10, 0, 1), sequence=2), ttft_ms=100, total_latency_ms=100)
+    await store(analytics, slow, quick)
+    by_tenant = (await admin.get("/usage/latencies", "viewer", params={"by": "tenant"}))["data"]
+    assert [(each["tenant"], each["start"], each["events"]) for each in by_tenant] == [("t1", None, 1), ("t2", None, 1)]
+    assert by_tenant[0]["ttft_ms"]["p50"] == pytest.approx(1000, rel=0.005)
+    assert by_tenant[0]["itl_ms"]["p99"] == pytest.approx(1000, rel=0.005)
+    assert by_tenant[1]["itl_ms"] is None
+    (hour,) = (await admin.get("/usage/latencies", params={"bucket": "hour", "model": "m"}))["data"]
+    assert (hour["start"], hour["tenant"], hour["key"]) == ("2026-01-02T11:00:00.000000Z", None, None)
+    far = {"start": (NOON - timedelta(days=93)).isoformat()}
+    assert (await admin.refused(400, "GET", "/usage/latencies", params=far))["param"] == "start"
+    assert (await admin.refused(400, "GET", "/usage/latencies", params={"by": "x"}))["param"] == "by[0]"

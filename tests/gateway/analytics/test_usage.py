@@ -173,6 +173,13 @@ async def test_pages_can_be_of_some_events_only(analytics: Analytics) -> None:
     assert [each["sequence"] for each in await every_page(analytics, MARCH, 2, only=only)] == [1, 3, 5, 7, 9]
 
 
+async def test_an_event_is_found_by_either_of_its_ids(analytics: Analytics) -> None:
+    await store(analytics, [event(1), event(2, http_request_id="req_1"), event(3), event(4, tenant_id="zeta")])
+    for id, found in {"req_1": [1, 2], "http_3": [3], "http_4": [], "x": []}.items():
+        page = await events(analytics, MARCH, only={Dimension.TENANT: "acme"}, either_id=id)
+        assert [each["sequence"] for each in page.events] == found, id
+
+
 @pytest.mark.parametrize("limit", [0, -1, 1001])
 async def test_a_page_is_bounded(analytics: Analytics, limit: int) -> None:
     with pytest.raises(ValueError, match="page"):

@@ -40,6 +40,8 @@ def test_an_answer_is_on_the_disk_before_its_last_byte(client, journal, engine, 
     assert (event.requested_model, event.served_model, event.model_version) == ("tiny", "tiny", "f00d")
     assert (event.price_version, event.finish_reason, event.undelivered_tokens) == ("tiny@1", Ending.STOP, 0)
     assert (event.engine_ns, event.queue_ms, event.paused_ms) == (1_000 * len(engine.reply), 2, 4)
+    http = (event.http_request_id, event.endpoint, event.streamed)
+    assert http == (response.headers["x-request-id"], CHAT, stream)
     details = usage["completion_tokens_details"]
     assert event.accepted_draft_tokens == details["accepted_prediction_tokens"] > 0
     assert event.draft_tokens == event.accepted_draft_tokens + details["rejected_prediction_tokens"]

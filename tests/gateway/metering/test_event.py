@@ -22,7 +22,7 @@ COUNTS = st.integers(0, 2**63 - 1)
 NAMES = st.text(max_size=20).filter(lambda text: not any("\ud800" <= char <= "\udfff" for char in text))
 
 
-BY_TYPE = {str: NAMES, int: COUNTS}
+BY_TYPE = {str: NAMES, int: COUNTS, bool: st.booleans()}
 DEFAULTS = {"schema_version", "draft_tokens", "accepted_draft_tokens"}
 KINDS = {name: kind for name, kind in get_type_hints(UsageEvent).items() if name not in DEFAULTS}
 EVENTS = st.builds(
@@ -63,7 +63,9 @@ def test_a_missing_field_is_named(name: str) -> None:
         ("recompute_ns", {"premium": -1}),
         ("tenant_id", None),
         ("ttft_ms", "1"),
-        ("schema_version", 4),
+        ("schema_version", 5),
+        ("streamed", 1),
+        ("endpoint", None),
         ("schema_version", [3]),
         ("schema_version", True),
     ],
@@ -110,6 +112,19 @@ def test_an_event_of_before_pauses_is_read_and_passed_on_as_it_was() -> None:
     event = UsageEvent.from_json(orjson.dumps(before_pauses()))
     assert (event.schema_version, event.paused_ms) == (2, 0)
     assert orjson.loads(event.to_json()) == before_pauses() | {"event_id": str(event.event_id)}
+
+
+def before_http_requests() -> dict[str, object]:
+    """An event as version 3 wrote it."""
+    stated = orjson.loads(an_event(schema_version=3).to_json())
+    assert stated.keys().isdisjoint({"http_request_id", "endpoint", "streamed"})
+    return stated
+
+
+def test_an_event_of_before_http_requests_is_read_and_passed_on_as_it_was() -> None:
+    event = UsageEvent.from_json(orjson.dumps(before_http_requests()))
+    assert (event.schema_version, event.http_request_id, event.endpoint, event.streamed) == (3, "", "", False)
+    assert orjson.loads(event.to_json()) == before_http_requests() | {"event_id": str(event.event_id)}
 
 
 @pytest.mark.parametrize("before", [before_routing, before_pauses])

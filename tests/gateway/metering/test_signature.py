@@ -20,7 +20,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "event_id": st.uuids(),
     "source": st.text(),
     "sequence": _COUNTS,
-    "schema_version": st.sampled_from([1, 2, 3]),
+    "schema_version": st.sampled_from([1, 2, 3, 4]),
     "request_id": st.text(),
     "tenant_id": st.text(),
     "key_id": st.text(),
@@ -79,6 +79,7 @@ def test_every_column_is_signed() -> None:
             "finish_reason": Ending.ERROR,
             "recompute_ns": {"x": 1},
             "ttft_ms": 78,
+            "streamed": True,
         }.get(name, changes.get(type(value)))
         assert other is not None, name
         with pytest.raises(UnauthenticatedEvent):

@@ -73,7 +73,7 @@ def former_journal(path: Path, version: int) -> None:
         file.execute("INSERT INTO spent VALUES ('2026-03', 'acme', 'acmekey00001', 'large', 444, 10000)")
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 async def test_what_former_versions_left_is_delivered(version: int, tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     former_journal(path, version)
