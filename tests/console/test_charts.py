@@ -5,7 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gateway.management.console.charts import BOTTOM, HEIGHT, LEFT, TOP, WIDTH, Series, nice_step, shares, stacked_bars
+from gateway.management.console.charts import (
+    HEIGHT,
+    TOP,
+    WIDTH,
+    Curve,
+    Series,
+    line_chart,
+    nice_step,
+    shares,
+    stacked_bars,
+)
 
 VALUES = st.lists(st.lists(st.integers(0, 10**15), min_size=3, max_size=3), min_size=1, max_size=10)
 PLACES = ("mon", "tue", "wed")
@@ -20,9 +30,9 @@ def test_bars_are_as_high_as_their_values_and_stay_within_the_picture(values: li
     axis = int(chart.y_ticks[-1].text)
     assert axis >= top
     for bar, value in zip(chart.bars, shown, strict=True):
-        assert bar.height == pytest.approx((HEIGHT - TOP - BOTTOM) * value / axis, abs=0.01)
-        assert LEFT <= bar.x <= bar.x + bar.width <= WIDTH
-        assert TOP - 0.05 <= bar.y <= bar.y + bar.height <= HEIGHT - BOTTOM + 0.05
+        assert bar.height == pytest.approx((HEIGHT - TOP) * value / axis, abs=0.01)
+        assert 0 <= bar.x <= bar.x + bar.width <= WIDTH
+        assert TOP - 0.05 <= bar.y <= bar.y + bar.height <= HEIGHT + 0.05
 
 
 @given(VALUES)
@@ -37,7 +47,7 @@ def test_the_bars_of_a_place_stand_on_one_another() -> None:
     chart = stacked_bars("t", ("a",), [Series("one", [3]), Series("two", [5])], str)
     below, above = chart.bars
     assert below.y == pytest.approx(above.y + above.height, abs=0.02)
-    assert [below.says, above.says] == ["a, one: 3", "a, two: 5"]
+    assert [each.says for each in chart.places] == ["a\none: 3\ntwo: 5"]
     assert below.colour != above.colour
 
 
@@ -47,9 +57,24 @@ def test_no_more_names_stand_under_the_axis_than_have_room() -> None:
     assert [tick.text for tick in chart.x_ticks[:2]] == ["0", "67"]
 
 
+def test_a_curve_has_a_gap_where_there_is_no_value() -> None:
+    values = [1.0, 2.0, None, 4.0]
+    chart = line_chart("t", ("a", "b", "c", "d"), [Curve("one", values, 0), Curve("two", [None] * 4, 1)], str)
+    (line,) = chart.lines
+    assert line.path.count("M") == 2
+    assert line.path.count("L") == 1
+    assert [row[0] for row in chart.rows] == ["a", "b", "d"]
+    assert chart.places[2].says == "c\none: None\ntwo: None"
+    assert [each.name for each in chart.legend] == ["one", "two"]
+
+
 def test_nothing_is_a_picture_too() -> None:
-    for chart in (stacked_bars("t", (), [], str), stacked_bars("t", ("a",), [Series("one", [0])], str)):
-        assert chart.bars == chart.rows == ()
+    for chart in (
+        stacked_bars("t", (), [], str),
+        stacked_bars("t", ("a",), [Series("one", [0])], str),
+        line_chart("t", ("a",), [Curve("one", [None], 0)], str),
+    ):
+        assert chart.bars == chart.lines == chart.rows == ()
         assert [tick.text for tick in chart.y_ticks] == ["0", "1"]
 
 

@@ -11,7 +11,8 @@ from gateway.billing.errors import NoPrice
 from gateway.billing.price_book import PriceBook
 from gateway.management.console.charts import Chart, Series, stacked_bars
 from gateway.management.console.formatting import percent, short, whole
-from gateway.management.console.usage_figures import MAX_SERIES, OTHERS, bucket_starts, place_name
+from gateway.management.console.time_axis import place_name, time_labels
+from gateway.management.console.usage_figures import MAX_SERIES, OTHERS, bucket_starts
 from gateway.routing.names import ModelNames, Pair
 
 Share = Mapping[str, Any]
@@ -122,4 +123,4 @@ def _chart(
     series = [Series(name, [counts[name][start] for start in starts]) for name in ordered[:MAX_SERIES]]
     if rest := ordered[MAX_SERIES:]:
         series.append(Series(OTHERS, [sum(counts[name][start] for name in rest) for start in starts]))
-    return stacked_bars(title, places, series, whole, short)
+    return stacked_bars(title, places, series, whole, short, time_labels(starts))

@@ -10,6 +10,7 @@ from gateway.analytics.sums import SUM_COLUMNS, Grain
 from gateway.common.timestamps import unix_ms, utc_from_ms
 from gateway.management.console.charts import Chart, Series, stacked_bars
 from gateway.management.console.formatting import money, short, short_money, whole
+from gateway.management.console.time_axis import place_name, time_labels
 from gateway.management.operations.timestamps import instant
 
 MAX_SERIES = 7
@@ -82,17 +83,6 @@ def summed(points: Sequence[Point]) -> dict[str, int]:
     return {name: sum(point[name] for point in points) for name in SUM_COLUMNS}
 
 
-def place_name(start: str, grain: Grain) -> str:
-    """A bucket's name under an axis and in a table."""
-    match grain:
-        case Grain.MINUTE:
-            return start[11:16]
-        case Grain.HOUR:
-            return f"{start[5:10]} {start[11:16]}"
-        case Grain.DAY:
-            return start[:10]
-
-
 def _plain(points: Sequence[Point], starts: Sequence[str], places: Sequence[str]) -> list[Chart]:
     def series(name: str, amount: Amount) -> Series:
         return Series(name, _values(points, starts, amount))
@@ -102,10 +92,11 @@ def _plain(points: Sequence[Point], starts: Sequence[str], places: Sequence[str]
         series("prompt, cached", lambda each: int(each["cached_tokens"])),
         series("completion", lambda each: int(each["completion_tokens"])),
     ]
+    labels = time_labels(starts)
     return [
-        stacked_bars("Tokens", places, tokens, whole, short),
-        stacked_bars("Requests", places, [series("requests", lambda each: int(each["events"]))], whole, short),
-        stacked_bars("Cost", places, [series("cost", _cost)], money, short_money),
+        stacked_bars("Tokens", places, tokens, whole, short, labels),
+        stacked_bars("Requests", places, [series("requests", lambda each: int(each["events"]))], whole, short, labels),
+        stacked_bars("Cost", places, [series("cost", _cost)], money, short_money, labels),
     ]
 
 
@@ -123,10 +114,11 @@ def _apart(
         rest = [each for each in points if each[by] not in ids]
         return told + ([Series(OTHERS, _values(rest, starts, amount))] if rest else [])
 
+    labels = time_labels(starts)
     return [
-        stacked_bars("Tokens", places, series(_tokens), whole, short),
-        stacked_bars("Requests", places, series(lambda each: int(each["events"])), whole, short),
-        stacked_bars("Cost", places, series(_cost), money, short_money),
+        stacked_bars("Tokens", places, series(_tokens), whole, short, labels),
+        stacked_bars("Requests", places, series(lambda each: int(each["events"])), whole, short, labels),
+        stacked_bars("Cost", places, series(_cost), money, short_money, labels),
     ]
 
 
