@@ -1,12 +1,12 @@
 """How figures are spelt, and which time a page is about."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gateway.http.errors import APIError
 from gateway.management.console.filters import typed_fields, window_query
-from gateway.management.console.formatting import duration, money, percent, short, short_money, whole
+from gateway.management.console.formatting import ago, duration, money, percent, short, short_money, whole
 from gateway.management.console.forms import Form
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -63,3 +63,19 @@ def test_a_window_that_cannot_be_is_named(asked: dict[str, str], field: str) -> 
 def test_moments_are_shown_again_as_their_fields_show_them() -> None:
     form = Form((("start", "2026-01-01T00:00:00.000000Z"), ("model", "m"), ("tier", "")))
     assert typed_fields(form, "start", "model", "tier") == {"start": "2026-01-01T00:00", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-5, "now"),
+        (0, "now"),
+        (1, "1 s ago"),
+        (119, "119 s ago"),
+        (120, "2 min ago"),
+        (7200, "2 h ago"),
+        (432_000, "5 days ago"),
+    ],
+)
+def test_how_long_ago_a_moment_was(seconds: int, shown: str) -> None:
+    assert ago((NOW - timedelta(seconds=seconds)).isoformat(), NOW) == shown

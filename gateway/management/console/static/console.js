@@ -26,3 +26,38 @@ for (const button of document.querySelectorAll("[data-copy]")) {
     }
   });
 }
+
+document.documentElement.classList.add("scripted");
+
+// <button data-copy-text="..."> puts that text on the clipboard, wherever on the page it is, now or after a refresh.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest?.("[data-copy-text]");
+  if (!button) return;
+  const sign = button.textContent;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copyText);
+    button.textContent = "✓";
+  } catch {
+    button.textContent = "✗";
+  }
+  button.classList.add("copied");
+  setTimeout(() => {
+    button.textContent = sign;
+    button.classList.remove("copied");
+  }, 1500);
+});
+
+// <time data-ago>: as `formatting.ago`.
+function ago(moment) {
+  const seconds = Math.floor((Date.now() - Date.parse(moment)) / 1000);
+  if (!(seconds >= 1)) return "now";
+  for (const [length, unit] of [[1, "s"], [60, "min"], [3600, "h"]]) {
+    if (seconds < 120 * length) return `${Math.floor(seconds / length)} ${unit} ago`;
+  }
+  return `${Math.floor(seconds / 86400)} days ago`;
+}
+
+setInterval(() => {
+  if (document.hidden) return;
+  for (const each of document.querySelectorAll("time[data-ago]")) each.textContent = ago(each.dateTime);
+}, 10000);

@@ -1,4 +1,5 @@
 // Parts of a page that are fetched again while the page is seen: <section data-live="/console/..." data-every="2">.
+// With an empty address the part is taken out of the page's own address, which is fetched as a whole.
 
 const MAX_PAUSE_SECONDS = 30;
 
@@ -26,10 +27,11 @@ class Live {
 
   async refresh() {
     if (this.running) return;
+    if (this.isSelected()) return this.schedule(this.seconds);
     this.running = true;
     try {
       // A redirect leads to the login form: the session has ended.
-      const answer = await fetch(this.section.dataset.live, { redirect: "manual", signal: AbortSignal.timeout(10000) });
+      const answer = await fetch(this.section.dataset.live || location.href, { redirect: "manual", signal: AbortSignal.timeout(10000) });
       if (answer.type === "opaqueredirect") return location.reload();
       if (!answer.ok) throw new Error(`status ${answer.status}`);
       this.show(await answer.text());
@@ -45,7 +47,9 @@ class Live {
 
   // What is focused, open or scrolled stays so, as far as the new part has the same elements in the same order.
   show(html) {
-    const fresh = new DOMParser().parseFromString(html, "text/html").body;
+    const parsed = new DOMParser().parseFromString(html, "text/html");
+    const fresh = this.section.dataset.live ? parsed.body : parsed.getElementById(this.section.id);
+    if (!fresh) throw new Error("the page has no such part");
     if (fresh.innerHTML.trim() === this.section.innerHTML.trim()) return;
     const before = this.places();
     const kept = before.map((each) => [each.scrollLeft, each.scrollTop, each.open]);
@@ -60,6 +64,12 @@ class Live {
       if (open !== undefined) each.open = open;
     });
     after[focused]?.focus({ preventScroll: true });
+  }
+
+  // A text that is being copied stays.
+  isSelected() {
+    const selection = getSelection();
+    return !selection.isCollapsed && selection.containsNode(this.section, true);
   }
 
   places() {
