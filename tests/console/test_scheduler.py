@@ -73,25 +73,35 @@ async def test_all_is_there(console: House) -> None:
         "cached for standard 15",
         "empty 40",
         "reserved for premium 10",
-        "anyone's 50",
+        "unreserved 50",
         "Running 3",
         "Waiting 1",
         "Paused 6",
-        "Preempted so far 4",
-        "Blocks in use 40.0 %",
-        "Prefix hits 25.0 %",
-        "Saved by drafts 2 s",
+        "Preemptions 4",
+        "KV blocks in use 40.0 %",
+        "Prefix cache hit rate 25.0 %",
+        "Time saved by drafts 2 s",
         "premium 2 1 1.5 s 30 10 5 0 4 77 tokens 75.0 % 2 0.88",
         "ngram premium 2.5 80.0 % 400 300",
     ):
         assert expected in page, expected
 
 
+async def test_a_loss_by_drafts_is_explained_beside_its_baseline(console: House) -> None:
+    lossy = replace(SCHEDULER.speculation, saved_ns=-SECOND_NS // 2)
+    console.engine.said = {"tiny": replace(SCHEDULER, speculation=lossy)}
+    page = text(await console.page("/scheduler", "viewer"))
+    total_s = sum(each.attributed_ns for each in SCHEDULER.classes) / SECOND_NS
+    assert f"Time lost to drafts 500 ms {total_s:.3g} s in total; without drafts about {total_s - 0.5:.3g} s" in page
+    assert "estimate" in page
+    assert "Time saved" not in page
+
+
 async def test_the_live_part_is_the_page_without_its_frame(console: House) -> None:
     console.engine.said = {"tiny": SCHEDULER}
     whole, part = await console.page("/scheduler"), await console.page("/scheduler/now")
     assert "<html" not in part
-    assert text(part).split("Steps a second")[0] in text(whole)
+    assert text(part).split("Steps/s")[0] in text(whole)
 
 
 async def test_no_tenant_sees_what_others_do(console: House) -> None:

@@ -107,6 +107,22 @@ class DraftLine:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftEffect:
+    """The effect of drafts on engine time since the model was loaded. `amount`: saved, or lost if `is_loss`. `actual`:
+    all engine time; `without`: the estimate of it for the same tokens without drafts."""
+
+    is_loss: bool
+    amount: str
+    actual: str
+    without: str
+
+    @classmethod
+    def of(cls, saved_ns: int, all_ns: int) -> "DraftEffect":
+        times = (abs(saved_ns), all_ns, max(0, all_ns + saved_ns))
+        return cls(saved_ns < 0, *(duration(each / _NS_PER_MS) for each in times))
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFigures:
     """All that the page shows of one model. Rates are empty until there was an earlier look."""
 
@@ -125,8 +141,8 @@ class ModelFigures:
     used: str
     classes: tuple[ClassLine, ...]
     drafts: tuple[DraftLine, ...]
-    saved: str | None
-    """Engine time that drafts have saved; None: there are none."""
+    draft_effect: DraftEffect | None
+    """None: the model has no drafts."""
 
     @classmethod
     def of(cls, name: str, now: Look, earlier: Look | None) -> "ModelFigures":
@@ -134,7 +150,6 @@ class ModelFigures:
         before = None if earlier is None else earlier.stats.get(name)
         elapsed_ns = 0 if earlier is None else now.at_ns - earlier.at_ns
         all_ns = sum(each.attributed_ns for each in stats.classes)
-        saved_ns = None if stats.speculation is None else stats.speculation.saved_ns
         return cls(
             name,
             stats.running,
@@ -151,7 +166,7 @@ class ModelFigures:
             percent(stats.num_blocks - stats.free_blocks, stats.num_blocks),
             tuple(ClassLine.of(each, all_ns) for each in stats.classes),
             () if stats.speculation is None else tuple(map(DraftLine.of, stats.speculation.drafts)),
-            None if saved_ns is None else f"{'-' if saved_ns < 0 else ''}{duration(abs(saved_ns) / _NS_PER_MS)}",
+            None if stats.speculation is None else DraftEffect.of(stats.speculation.saved_ns, all_ns),
         )
 
 
@@ -165,7 +180,7 @@ def blocks_of(stats: SchedulerStats) -> Chart:
 def free_blocks_of(stats: SchedulerStats) -> Chart:
     """The free ones, cached and empty, by who may take them: a class's reserve is out of reach of those below it."""
     reserved = [(f"reserved for {each.name}", each.reserved_blocks) for each in stats.classes if each.reserved_blocks]
-    return shares("Free blocks", reserved, whole, of=stats.free_blocks, rest="anyone's")
+    return shares("Free blocks", reserved, whole, of=stats.free_blocks, rest="unreserved")
 
 
 def _rate(count: int, before: int | None, elapsed_ns: int) -> str:
