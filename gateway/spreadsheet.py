@@ -11,12 +11,14 @@ _FORMULA = tuple("=+-@\t\r\n＝＋－＠")
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
 
 
-def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A head and a line for each row: its values by `columns`, empty where it has none. Every cell is guarded."""
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, head: bool = True) -> str:
+    """A head and a line for each row: its values by `columns`, empty where it has none. Every cell is guarded. Without
+    `head`: a further part of a file."""
     text = io.StringIO(newline="")
     # Only characters of the end of a line are quoted, and a bare CR ends one, too, for who reads it.
     writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow([guarded(name) for name in columns])
+    if head:
+        writer.writerow([guarded(name) for name in columns])
     writer.writerows([guarded(row.get(name, "")) for name in columns] for row in rows)
     return text.getvalue()
 

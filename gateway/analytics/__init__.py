@@ -1,8 +1,8 @@
 """Analytics: usage events and refusals in ClickHouse, rollups of usage, and the queries on them.
 
 `open_analytics` opens a store, a ClickHouse server or its engine in this process; `migrate` creates its tables. Queries
-are in `usage` (events, totals, series), `routed` (routing decisions), `refusals` (refused requests, and outcomes of
-all), `audit` (missing and duplicate events) and `rollups` (repair).
+are in `usage` (events, totals, series), `latency` (percentiles), `routed` (routing decisions), `refusals` (refused
+requests, and outcomes of all), `audit` (missing and duplicate events) and `rollups` (repair).
 """
 
 from gateway.analytics.errors import (

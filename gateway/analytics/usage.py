@@ -139,6 +139,20 @@ async def series(
     return [Point(row[0], dict(zip(dimensions, row[1:end], strict=True)), Sums.of(row[end:])) for row in rows]
 
 
+async def busiest_tenants(analytics: Analytics, window: TimeRange, *, limit: int) -> list[str]:
+    """The tenants with most requests in the hours that start in the window: at most `limit`, the first has most."""
+    rows = await analytics.query(
+        f"""
+        SELECT tenant_id FROM {Grain.HOUR.table} AS rollup
+        WHERE bucket >= {instant("start_ms")} AND bucket < {instant("end_ms")}
+        GROUP BY tenant_id HAVING sum(rollup.events) > 0
+        ORDER BY sum(rollup.events) DESC, tenant_id LIMIT {{limit:UInt32}}
+        """,
+        {**window.parameters, "limit": limit},
+    )
+    return [tenant_id for (tenant_id,) in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class EventCursor:
     """Position after a page."""

@@ -50,6 +50,11 @@ class PriceBook:
             by_model.setdefault(version.terms.model, []).append(version)
         self._timelines = {model: _Timeline(versions) for model, versions in by_model.items()}
 
+    @property
+    def models(self) -> frozenset[str]:
+        """Models that have or had a price."""
+        return frozenset(self._timelines)
+
     def start(self) -> None:
         """Refresh in the background. A failed read keeps the known versions, and is logged once per outage."""
         self._refresher = asyncio.create_task(self._refresh())

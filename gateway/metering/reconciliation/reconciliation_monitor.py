@@ -50,7 +50,8 @@ Sides = tuple[Totals, Totals]
 class ReconciliationMonitor:
     """Runs on one event loop between `start` and `aclose`, with blocking work on threads.
 
-    `drift` and `checked_s` are of the last successful check.
+    `drift` and `checked_s` are of the last successful check. `is_failing`: the check after it has failed.
+    `every_s`: seconds between two checks.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ReconciliationMonitor:
         self._path = journal_path
         self._analytics = analytics
         self._signatures = signatures
-        self._every_s = every_s
+        self.every_s = every_s
         self._settled: int | None = None
         """Sequence up to which events were delivered at the start of the last check."""
         self._differing: Mapping[int, Sides] = {}
@@ -71,6 +72,10 @@ class ReconciliationMonitor:
         self.checked_s = 0.0
         """Unix time of the end of the last check; 0 before the first."""
         self.failures_total = 0
+
+    @property
+    def is_failing(self) -> bool:
+        return self._failing
 
     def start(self) -> None:
         assert self._task is None
@@ -114,7 +119,7 @@ class ReconciliationMonitor:
                 self._failed(str(error))
             else:
                 self._failing = False
-            await asyncio.sleep(self._every_s)
+            await asyncio.sleep(self.every_s)
 
     async def _compare(self, window: TimeRange, settled: int) -> dict[int, Sides]:
         """The hours whose sums differ."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gateway.analytics import Analytics
 from gateway.analytics.store import Parameters, Row
 from gateway.analytics.sums import Dimension, Grain, Sums, TimeRange
-from gateway.analytics.usage import EventCursor, Mark, Point, Total, events, series, totals
+from gateway.analytics.usage import EventCursor, Mark, Point, Total, busiest_tenants, events, series, totals
 from tests.support.usage_samples import DAY_MS, HOUR_MS, MARCH, MARCH_MS, Event, event, store
 
 ONE = Sums(
@@ -171,6 +171,15 @@ async def test_pages_can_be_of_some_events_only(analytics: Analytics) -> None:
     await store(analytics, [event(n, MARCH_MS + n, **(of_key if n % 2 else {})) for n in range(1, 10)])
     only = {Dimension.TENANT: "acme", Dimension.KEY: "key_2"}
     assert [each["sequence"] for each in await every_page(analytics, MARCH, 2, only=only)] == [1, 3, 5, 7, 9]
+
+
+async def test_the_busiest_tenants_come_first(analytics: Analytics) -> None:
+    counts = {"acme": 2, "zeta": 3, "mu": 2, "none": 0}
+    names = [name for name, count in counts.items() for _ in range(count)]
+    await store(analytics, [event(n, MARCH_MS + n, tenant_id=name) for n, name in enumerate(names, 1)])
+    await store(analytics, [event(99, MARCH_MS - 1, tenant_id="early")])
+    assert await busiest_tenants(analytics, MARCH, limit=10) == ["zeta", "acme", "mu"]
+    assert await busiest_tenants(analytics, MARCH, limit=1) == ["zeta"]
 
 
 async def test_an_event_is_found_by_either_of_its_ids(analytics: Analytics) -> None:
