@@ -23,7 +23,10 @@ UNKNOWN_KEY = {
     **dict.fromkeys(("tenant_id", "key_id", "tier", "model", "limit_name"), ""),
     **{"outcome": "refused", "status": 401, "code": "invalid_api_key"},
 }
-ENDINGS = ("stop", "stop", "stop", "length", "tool_calls")
+ENDINGS = ("stop",) * 12 + ("length",) * 4 + ("tool_calls",) * 2 + ("cancelled", "error")
+ENDPOINTS = ("/v1/chat/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
+TIERS = ("premium", "standard")
+MULTIPLIERS = {"premium": 3, "standard": 1}
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,9 @@ async def refused(house: House) -> None:
     for hour in range(20):
         at_ms = now_ms - hour * HOUR_MS - 60_000
         rows += [
-            refusal(3 * hour + 1, at_ms, tenant_id=acme, key_id=key_id, model="tiny", requests=40 - hour),
-            refusal(3 * hour + 2, at_ms, tenant_id=acme, key_id=key_id, **NO_MODEL, requests=hour % 5 + 1),
-            refusal(3 * hour + 3, at_ms, **UNKNOWN_KEY, requests=hour % 7 + 1),
+            refusal(3 * hour + 1, at_ms, tenant_id=acme, key_id=key_id, model="tiny", requests=1 + hour % 4),
+            refusal(3 * hour + 2, at_ms, tenant_id=acme, key_id=key_id, **NO_MODEL, requests=1),
+            refusal(3 * hour + 3, at_ms, **UNKNOWN_KEY, requests=1 + hour % 2),
         ]
     await store_refusals(house.services.analytics, rows)
 
@@ -95,15 +98,22 @@ def usage(house: House, versions: dict[str, str], until: datetime, count: int, f
         model = chance.choice(("tiny", "tiny", "org/tiny-2"))
         prompt, completion = chance.randrange(80, 4000), chance.randrange(10, 600)
         cached = prompt // 16 * chance.choice((0, 4, 12))
+        tier = TIERS[sequence % 3 == 0]
+        multiplier = MULTIPLIERS[tier]
         fields = {
             "prompt_tokens": prompt,
             "cached_tokens": cached,
             "completion_tokens": completion,
-            "cost_nanodollars": (prompt - cached) * PROMPT + cached * CACHED + completion * COMPLETION,
+            "cost_nanodollars": multiplier * ((prompt - cached) * PROMPT + cached * CACHED + completion * COMPLETION),
             "requested_model": chance.choice((model, "auto")),
             "routed_model": model,
             "served_model": model,
             "price_version": versions[model],
+            "http_request_id": f"req_{sequence:032x}",
+            "endpoint": chance.choice(ENDPOINTS),
+            "streamed": bool(sequence % 3),
+            "tier": tier,
+            "tier_served": tier,
             "ttft_ms": 20 + prompt // 20,
             "total_latency_ms": 40 + prompt // 20 + completion * 9,
             "finish_reason": chance.choice(ENDINGS),

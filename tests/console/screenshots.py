@@ -1,13 +1,17 @@
 """Pictures of the console for the documentation: `python -m tests.console.screenshots [FOLDER]`.
 
-Taken of a house in which something has happened, with a fake engine; they need chromium.
+With `--all FOLDER [NAME...]`: whole pages, of every screen or of those with the names, at 1280 and 390 pixels, light
+and dark, for an administrator and a tenant. They are of a house in which something has happened, with a fake engine.
+They need chromium.
 """
 
+import argparse
 import asyncio
 import io
+import itertools
 import logging
-import sys
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +21,7 @@ from PIL import Image
 from gateway.config.store_urls import normalise_database_url
 from gateway.tenancy.schema import upgrade
 from tests.console.browser import CHROMIUM, PHONE, Browsing, chromium, serving
-from tests.console.furnished import Furnished, furnish
+from tests.console.furnished import Furnished, address, console_of, furnish
 from tests.console.house import ACME, open_house
 from tests.support.servers import settle_sqlite
 
@@ -59,6 +63,29 @@ SHOTS = (
 )
 
 
+WIDTHS = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+
+
+async def take_every_screen(here: Path, folder: Path, names: Collection[str]) -> None:
+    """`NAME-WHO-WIDTH-THEME.png`."""
+    async with open_house(here, here / "blank.db") as house:
+        furnished = await furnish(house)
+        async with serving(house) as url, chromium() as browser:
+            browsing = Browsing(house, url, browser)
+            for who, size, theme in itertools.product(("admin", ACME), WIDTHS, ("light", "dark")):
+                page = await browsing.page(who, theme=theme, size=WIDTHS[size])
+                for screen in console_of(furnished).screens:
+                    if names and screen.name not in names:
+                        continue
+                    answer = await house.get(address(screen, furnished), who)
+                    if not answer.text.startswith("<!doctype html>") or answer.status_code != 200:
+                        continue
+                    await page.goto(f"/console{address(screen, furnished)}")
+                    await page.screenshot(path=folder / f"{screen.name}-{who}-{size}-{theme}.png", full_page=True)
+                await page.context.close()
+            assert browsing.complaints == [], browsing.complaints
+
+
 async def take(browsing: Browsing, furnished: Furnished, shot: Shot) -> bytes:
     page = await browsing.page(shot.who, theme=shot.theme, size=PHONE if shot.phone else SIZE)
     answer = await page.goto("/console" + shot.path.format(**furnished.parts))
@@ -89,7 +116,8 @@ async def take_all(here: Path, folder: Path) -> None:
             assert browsing.complaints == []
 
 
-def main(folder: Path) -> None:
+def main(arguments: argparse.Namespace) -> None:
+    folder = arguments.folder
     if CHROMIUM is None:
         raise SystemExit("there is no chromium: apt-get install chromium")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -98,8 +126,15 @@ def main(folder: Path) -> None:
         blank = Path(here) / "blank.db"
         asyncio.run(upgrade(normalise_database_url(f"sqlite:///{blank}")))
         settle_sqlite(blank)
-        asyncio.run(take_all(Path(here), folder))
+        if arguments.all:
+            asyncio.run(take_every_screen(Path(here), folder, arguments.names))
+        else:
+            asyncio.run(take_all(Path(here), folder))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
+    parser = argparse.ArgumentParser(prog="python -m tests.console.screenshots")
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    parser.add_argument("names", nargs="*")
+    main(parser.parse_args())
