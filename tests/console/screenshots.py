@@ -42,13 +42,14 @@ class Shot:
     who: str = "admin"
     theme: str = "light"
     phone: bool = False
+    height: int = SIZE["height"]
     question: str = ""
     """Asked on the page first, and answered."""
 
 
 SHOTS = (
-    Shot("overview"),
-    Shot("overview-dark", theme="dark"),
+    Shot("overview", height=1240),
+    Shot("overview-dark", theme="dark", height=1240),
     Shot("overview-phone", phone=True),
     Shot("tenant", "/tenants/{tenant_id}"),
     Shot("limits", "/tenants/{tenant_id}/limits"),
@@ -87,7 +88,7 @@ async def take_every_screen(here: Path, folder: Path, names: Collection[str]) ->
 
 
 async def take(browsing: Browsing, furnished: Furnished, shot: Shot) -> bytes:
-    page = await browsing.page(shot.who, theme=shot.theme, size=PHONE if shot.phone else SIZE)
+    page = await browsing.page(shot.who, theme=shot.theme, size=PHONE if shot.phone else SIZE | {"height": shot.height})
     answer = await page.goto("/console" + shot.path.format(**furnished.parts))
     assert answer.ok, f"{shot.path}: {answer.status}"
     if shot.question:

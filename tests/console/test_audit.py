@@ -30,7 +30,8 @@ async def test_who_did_what_from_what_to_what(console: House) -> None:
     await console.post(f"/tenants/{tenant}", "move", tier="premium")
     page = await console.page("/audit", "viewer")
     entry = page.split("<tbody>")[1].split("</tr>")[0]
-    for said in (console.keys["admin"].split("-")[1], "update", tenant, "<del>standard</del>", "<ins>premium</ins>"):
+    ids = (f'title="{console.keys["admin"].split("-")[1]}"', f'data-copy-text="{tenant}"')
+    for said in (*ids, "the admin", ">acme</a>", "update", "<del>standard</del>", "<ins>premium</ins>"):
         assert said in entry
     assert "suspended_at" not in entry
     assert (await console.get("/audit", "billing")).status_code == 403
@@ -47,9 +48,10 @@ async def test_the_log_is_filtered(console: House) -> None:
         ("since=2099-01-01T00:00", 0),
         ("until=2099-01-01T00:00&action=suspend", 2),
         ("actor=nobody", 0),
+        ("tenant_id=globex", 1),
     ):
         assert (await console.page(f"/audit?{query}")).count("<details>") == entries, query
-    assert 'value="suspend"' in await console.page("/audit?action=suspend")
+    assert '<option value="suspend" selected>' in await console.page("/audit?action=suspend")
 
 
 async def test_pages_follow_one_another_without_a_gap(console: House) -> None:

@@ -8,6 +8,8 @@ from gateway.analytics import AnalyticsAway
 from tests.console.events import ago_ms, of_tenant, used
 from tests.console.furnished import busy
 from tests.console.house import ACME, GLOBEX, House
+from tests.console.html import stat
+from tests.support.refusal_samples import refusal, store_refusals
 
 
 def text_of(html: str) -> str:
@@ -27,11 +29,13 @@ async def some_usage(console: House) -> None:
 
 async def test_today_is_summed_exactly_and_told_apart(console: House) -> None:
     await some_usage(console)
-    page = text_of(await console.page("", "viewer"))
-    assert "Requests 2 Prompt tokens 1,001,234" in page
-    assert "Cost $2.000000007" in page
-    assert "globex 1 1,000,000 10 $2.00 acme 1 1,234 10 $0.000000007" in page
-    assert "large 1 1,000,000 10 $2.00 small 1 1,234 10 $0.000000007" in page
+    html = await console.page("", "viewer")
+    page = text_of(html)
+    assert "Requests 2 yesterday until now 0 Prompt tokens 1,001,234" in page
+    assert "Spend $2.000000007 yesterday until now $0.000000" in page
+    assert "globex 1 1,000,000 10 $2.000000 acme 1 1,234 10 &lt;$0.000001" in page
+    assert 'title="$0.000000007"' in html
+    assert "large 1 1,000,000 10 $2.000000 small 1 1,234 10 &lt;$0.000001" in page
     assert text_of(await console.page("/overview/today", "viewer")) in page
 
 
@@ -39,7 +43,7 @@ async def test_a_tenant_sees_its_own_day_and_nothing_of_who_else_is_there(consol
     await some_usage(console)
     console.engine.said = {"tiny": busy(7, 3)}
     page = text_of(await console.page("", ACME))
-    assert "Requests 1 Prompt tokens 1,234" in page
+    assert "Requests 1 yesterday until now 0 Prompt tokens 1,234" in page
     for other in ("globex", "Running", "Waiting", "large", "Preempted", "KV memory"):
         assert other not in page
     assert "Running" not in await console.page("/overview/now", ACME)
@@ -60,5 +64,50 @@ async def test_the_page_is_there_without_the_store_of_usage(console: House, monk
 
     monkeypatch.setattr(console.services.analytics, "query", away)
     page = await console.page("")
-    assert "The store of usage does not answer" in page
+    assert "The usage store does not answer" in page
     assert "Engine" in page
+
+
+def legend(page: str, title: str) -> str:
+    """The legend of a chart."""
+    return text_of(page.split(f"<figcaption>{title} ")[1].split('<ul class="legend">')[1].split("</ul>")[0])
+
+
+async def test_a_day_of_requests_is_told_by_how_they_ended(console: House) -> None:
+    await used(
+        console,
+        of_tenant(console, ACME, 1, ago_ms(minutes=1), ttft_ms=100),
+        of_tenant(console, ACME, 2, ago_ms(hours=3), finish_reason="error"),
+        of_tenant(console, GLOBEX, 3, ago_ms(hours=5), finish_reason="cancelled"),
+        of_tenant(console, GLOBEX, 4, ago_ms(hours=30)),
+    )
+    mine = {"tenant_id": console.tenant[GLOBEX].id}
+    await store_refusals(console.services.analytics, [refusal(1, ago_ms(hours=2), requests=6, **mine)])
+    page = await console.page("", "viewer")
+    assert legend(page, "Requests") == "served 1 refused 6 failed 1 client gone 1"
+    assert (stat(page, "All requests"), stat(page, "Refused"), stat(page, "Failed")) == ("9", "66.7 %", "11.1 %")
+    assert legend(page, "Time to the first token, by class") == "standard p50 standard p95"
+    assert legend(page, "Output tokens/s") == "small"
+    assert stat(page, "TTFT, p50").startswith("40 ms")
+    own = await console.page("", ACME)
+    assert legend(own, "Requests") == "served 1 refused 0 failed 1 client gone 0"
+
+
+async def test_spend_stands_beside_yesterdays_until_the_same_time(console: House) -> None:
+    await used(
+        console,
+        of_tenant(console, ACME, 1, ago_ms(), cost_nanodollars=2_000_000),
+        of_tenant(console, ACME, 2, ago_ms(days=1, minutes=2), cost_nanodollars=5_000_000),
+        of_tenant(console, ACME, 3, ago_ms(days=1) + 120_000, cost_nanodollars=9_000_000),
+    )
+    assert stat(await console.page(""), "Spend") == "$0.002 yesterday until now $0.005000"
+
+
+async def test_an_empty_installation_says_what_comes_first(console: House) -> None:
+    page = await console.page("")
+    assert "/v1/chat/completions" in page
+    assert '"model": "org/tiny-2"' in page.replace("&#34;", '"')
+    assert "http://localhost/v1/" in page
+    assert "<del>Create a tenant</del>" in page
+    await used(console, of_tenant(console, ACME, 1, ago_ms()))
+    assert "/v1/chat/completions" not in await console.page("")

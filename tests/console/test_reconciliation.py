@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gateway.common.ids import new_event_id
 from gateway.metering.event import COLUMNS, UsageEvent
+from gateway.metering.reconciliation.reconciliation_monitor import Drift
 from gateway.metering.sink.intake import EVENTS_TABLE, row_of
 from tests.console.house import House
 from tests.support.usage_requests import finish, journalled, until
@@ -27,7 +28,7 @@ async def put(console: House, event: UsageEvent) -> None:
 
 async def test_nothing_is_compared_until_somebody_asks(console: House) -> None:
     page = await console.page("/reconciliation", "viewer")
-    assert "The equation" not in page
+    assert "in transit, " not in page
     assert ">Compare<" in page
 
 
@@ -35,8 +36,22 @@ async def test_what_agrees_is_said_to_agree(console: House) -> None:
     await with_usage(console)
     page = await console.page("/reconciliation?run=yes&start=&end=", "viewer")
     assert "No drift" in page
-    for side in ("Journal", "Store"):
+    for side in ("Journal", "Usage store"):
         assert f'<td>{side}</td>\n  <td class="number">{EVENTS}</td>' in page
+
+
+async def test_the_last_automatic_check_is_shown_unasked(console: House) -> None:
+    books = console.services.books
+    assert books is not None
+    assert "No automatic check has ended yet" in await console.page("/reconciliation", "viewer")
+    await with_usage(console)
+    for _ in range(2):
+        await books.check(int(time.time() * 1000))
+    page = await console.page("/reconciliation", "viewer")
+    assert "Journal and usage store agree" in page
+    assert "data-ago>" in page.split("Checked ")[1][:120]
+    books.drift = Drift(hours=1, missing=2)
+    assert "<strong>Drift</strong> in 1 hours" in await console.page("/reconciliation", "viewer")
 
 
 async def test_drift_is_shown_plainly(console: House) -> None:

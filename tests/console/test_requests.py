@@ -1,14 +1,21 @@
 """A request's page says all that its usage event says, adds up to its cost, and is seen by nobody else's tenant."""
 
+import csv
+import io
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import httpx
 import pytest
 
+from gateway.analytics import AnalyticsAway
+from gateway.management.console.login import SESSION_COOKIE
 from gateway.management.console.requests import time_line
+from tests.console.browser import serving
 from tests.console.events import ago_ms, of_tenant, used
 from tests.console.house import ACME, GLOBEX, House
-from tests.console.html import text
+from tests.console.html import rows, text
 
 
 async def test_the_list_has_each_request_once_the_newest_first(console: House) -> None:
@@ -38,14 +45,21 @@ async def test_it_is_filtered(console: House) -> None:
         "?model=large": {3},
         "?tier=premium": {2},
         f"?tenant_id={console.tenant[GLOBEX].id}": {3, 4},
+        "?tenant_id=globex": {3, 4},
         f"?key_id={console.keys[ACME].split('-')[1]}": {1, 2},
+        "?request_id=req_2": {2},
+        "?request_id=http_3": {3},
+        "?request_id=req_2&model=large": set(),
     }
     for query, numbers in wanted.items():
         page = await console.page(f"/requests{query}")
         assert {int(n) for n in re.findall(r">req_(\d+)<", page)} == numbers, query
 
 
-@pytest.mark.parametrize(("query", "field"), [("finish_reason=x", "finish_reason"), ("window=x", "window")])
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("finish_reason=x", "finish_reason"), ("window=x", "window"), ("tenant_id=nobody", "tenant_id")],
+)
 async def test_a_filter_that_cannot_be_is_named(console: House, query: str, field: str) -> None:
     assert f'id="ask-{field}-note"' in await console.page(f"/requests?{query}", status=400)
 
@@ -102,6 +116,62 @@ async def test_a_tenant_finds_its_own_requests_alone(console: House) -> None:
     assert "acme" not in missing
     for path in (f"/requests/req_1?tenant_id={other}", "/requests/req_9"):
         assert "No usage of this request" in await console.page(path, GLOBEX, status=404)
+
+
+async def test_names_stand_where_ids_were(console: House) -> None:
+    await used(console, of_tenant(console, ACME, 1, ago_ms(minutes=1)))
+    page = await console.page("/requests", "viewer")
+    (row,) = rows(page, "Requests")
+    assert row[1].startswith("acme first …")
+    assert row[3:5] == ["chat/completions streamed", "stop"]
+    assert console.tenant[ACME].id not in " ".join(row)
+    picker = page.split('name="tenant_id"')[1].split("</select>")[0]
+    assert [text(each) for each in picker.split("<option")[1:]] == [
+        'value="" selected>all',
+        *(f'value="{console.tenant[name].id}">{name}' for name in (ACME, GLOBEX)),
+    ]
+    chosen = await console.page(f"/requests?tenant_id={console.tenant[GLOBEX].id}")
+    keys = chosen.split('name="key_id"')[1].split("</select>")[0]
+    assert (keys.count("<option"), "acme" in keys) == (2, False)
+
+
+async def test_a_key_of_another_tenant_is_not_named(console: House) -> None:
+    await used(console, of_tenant(console, GLOBEX, 1, ago_ms(minutes=1)))
+    other = console.keys[ACME].split("-")[1]
+    page = await console.page(f"/requests?key_id={other}", GLOBEX)
+    assert console.keys[ACME][-4:] not in page
+
+
+async def test_the_file_has_every_request_and_runs_no_formula(console: House) -> None:
+    await used(console, *(of_tenant(console, ACME, n, ago_ms(minutes=n)) for n in range(1, 452)))
+    await used(console, of_tenant(console, GLOBEX, 900, ago_ms(minutes=1), served_model="=1+1", ttft_ms=None))
+    answer = await console.get("/requests.csv?window=week")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert "requests.csv" in answer.headers["content-disposition"]
+    lines = list(csv.DictReader(io.StringIO(answer.text)))
+    assert sorted(int(each["request_id"][4:]) for each in lines) == [*range(1, 452), 900]
+    (odd,) = (each for each in lines if each["tenant"] == GLOBEX)
+    assert (odd["model"], odd["ttft_ms"], odd["streamed"], odd["cost_dollars"]) == ("'=1+1", "", "yes", "0.000001")
+    own = await console.page(f"/requests.csv?tenant_id={console.tenant[ACME].id}", GLOBEX)
+    assert len(own.splitlines()) == 2
+    assert (await console.get("/requests.csv?window=x")).status_code == 400
+
+
+async def test_a_file_that_breaks_off_does_not_look_whole(console: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    await used(console, *(of_tenant(console, ACME, n, ago_ms(minutes=n)) for n in range(1, 300)))
+    query, calls = console.services.analytics.query, []
+
+    async def failing(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) > 1:
+            raise AnalyticsAway("away")
+        return await query(*arguments)
+
+    monkeypatch.setattr(console.services.analytics, "query", failing)
+    cookies = {SESSION_COOKIE: console.token("admin")}
+    async with serving(console) as url, httpx.AsyncClient(cookies=cookies) as http:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await http.get(f"{url}/console/requests.csv?window=week")
 
 
 async def test_an_id_that_cannot_be_is_no_page(console: House) -> None:

@@ -81,7 +81,7 @@ async def test_all_is_there(console: House) -> None:
         "KV blocks in use 40.0 %",
         "Prefix cache hit rate 25.0 %",
         "Time saved by drafts 2 s",
-        "premium 2 1 1.5 s 30 10 5 0 4 77 tokens 75.0 % 2 0.88",
+        "premium 2 1 1.5 s 30 10 5 0 4 77 75.0 % 2 0.88",
         "ngram premium 2.5 80.0 % 400 300",
     ):
         assert expected in page, expected

@@ -30,7 +30,7 @@ async def test_sums_are_exact(console: House) -> None:
     assert stat(page, "Prompt tokens").split()[0] == f"{2**50 + 201:,}"
     assert stat(page, "Cost") == "$1125899.906844625"
     week = await console.page("/usage?window=week&by=tenant")
-    assert [row[:2] for row in rows(week, "By tenant")] == [["acme", "2"], ["globex", "2"]]
+    assert [row[:2] for row in rows(week, "By tenant")] == [["acme ⧉", "2"], ["globex ⧉", "2"]]
     assert rows(week, "By tenant")[1][-1] == "$0.000002"
 
 
@@ -40,9 +40,31 @@ async def test_sums_are_exact(console: House) -> None:
 async def test_usage_is_told_apart(console: House, by: str, named: set[str]) -> None:
     await two_tenants(console)
     page = await console.page(f"/usage?by={by}")
-    assert {row[0] for row in rows(page, f"By {by}")} == named
+    heading = "class" if by == "tier" else by
+    assert {row[0].split()[0] for row in rows(page, f"By {heading}")} == named
     for name in named:
         assert f"{name}: " in page, "in the charts, too"
+
+
+async def test_keys_have_names_and_latencies_percentiles(console: House) -> None:
+    await used(
+        console,
+        *(of_tenant(console, ACME, n, ago_ms(minutes=5), ttft_ms=100, total_latency_ms=1000) for n in range(1, 11)),
+        of_tenant(console, GLOBEX, 11, ago_ms(minutes=5), ttft_ms=9000, total_latency_ms=20_000),
+    )
+    page = await console.page("/usage?by=key")
+    acme, globex = sorted(rows(page, "By key"), key=lambda row: row[1])[::-1], rows(page, "By key")
+    assert all(row[0].startswith("first …") for row in globex)
+    (slow,) = (row for row in globex if row[1] == "1")
+    (quick,) = (row for row in acme if row[1] == "10")
+    assert quick[6:8] == ["100 ms", "100 ms"]
+    assert [each.split()[1] for each in slow[6:10]] == ["s"] * 4
+    assert stat(page, "TTFT, p50") == "100 ms p95 100 ms"
+    assert "Time to the first token" in page
+    year = await console.page("/usage?window=year&by=key")
+    assert "at most 92 days" in year
+    file = await console.page("/usage.csv?by=tenant")
+    assert {line["name"] for line in csv.DictReader(io.StringIO(file))} == {ACME, GLOBEX}
 
 
 async def test_filters_narrow_it(console: House) -> None:

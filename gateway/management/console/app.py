@@ -59,8 +59,12 @@ class ConsoleApp:
         self._pages = BodyLimit(self._serve_page, MAX_BODY_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
         async def send_secured(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
+                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in (*SECURITY.items(), *NEVER_STORED.items()):
                     headers.setdefault(name, value)
@@ -75,6 +79,8 @@ class ConsoleApp:
         except ClientGone:
             raise
         except Exception as error:
+            if started:  # a download that is cut off
+                raise
             await self._refuse(Request(scope, receive), error)(scope, receive, send_secured)
 
     async def _serve_page(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -149,7 +155,10 @@ class ConsoleApp:
         request_id = request_state(request.scope).request_id
         query = read_pairs(request.scope["query_string"])
         address = request.scope["path"].removeprefix(PREFIX)
-        page_request = PageRequest(session_user.user, self._operations, request_id, address, parts, query, form)
+        origin = f"{request.url.scheme}://{request.url.netloc}"
+        page_request = PageRequest(
+            session_user.user, self._operations, request_id, address, parts, query, form, origin=origin
+        )
         if request.method == "GET":
             return self._page_renderer.respond(request, session_user, screen, await screen.get(page_request))
         act = form.get("act")

@@ -20,6 +20,7 @@ FAILED = "bad"
 
 _STEPS = (1, 2, 5, 10)
 _MAX_LABELS = 6
+_FEW_LABELS = 4
 _GAP = 0.2
 """Fraction of the width of a bar's slot that is left empty."""
 
@@ -132,10 +133,12 @@ def stacked_bars(
     spelt: Spelling,
     marked: Spelling | None = None,
     labels: Labels | None = None,
+    *,
+    totals: bool = True,
 ) -> Chart:
     """One bar at each place, of all series on top of one another; each series has as many values as there are places.
     The table leaves out places without a value. `marked` formats the axis' values, by default as `spelt`. `labels`: by
-    default evenly many places are named."""
+    default evenly many places are named. `totals`: the legend has the sum of each series."""
     for each in series:
         assert len(each.values) == len(places), f"{each.name} has {len(each.values)} values, not {len(places)}"
     heights = [sum(each.values[place] for each in series) for place in range(len(places))]
@@ -159,7 +162,10 @@ def stacked_bars(
         places=_columns(places, [each.name for each in series], cells),
         y_ticks=axis.ticks(marked or spelt),
         x_ticks=_labels(places, labels),
-        legend=tuple(Legend(each.name, colours[number], spelt(sum(each.values))) for number, each in enumerate(series)),
+        legend=tuple(
+            Legend(each.name, colours[number], spelt(sum(each.values)) if totals else "")
+            for number, each in enumerate(series)
+        ),
         columns=("Time (UTC)", *(each.name for each in series)),
         rows=tuple((name, *cells[place]) for place, name in enumerate(places) if heights[place] > 0),
     )
@@ -280,12 +286,12 @@ def _columns(places: Sequence[str], names: Sequence[str], cells: Sequence[Sequen
 
 
 def _labels(places: Sequence[str], labels: Labels | None) -> tuple[Tick, ...]:
-    """Every second one is minor."""
+    """Of more than `_FEW_LABELS` every second one is minor."""
     if labels is None:
         every = max(1, -(-len(places) // _MAX_LABELS))
         labels = [(place, places[place]) for place in range(0, len(places), every)]
     return tuple(
-        Tick(round((place + 0.5) * 100 / len(places), 2), text, number % 2 == 1)
+        Tick(round((place + 0.5) * 100 / len(places), 2), text, len(labels) > _FEW_LABELS and number % 2 == 1)
         for number, (place, text) in enumerate(labels)
     )
 

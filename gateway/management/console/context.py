@@ -15,6 +15,8 @@ from gateway.management.console.scheduler_figures import Looks
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.operations import Operations
 from gateway.metering.journal.journal import Journal
+from gateway.metering.reconciliation.reconciliation_monitor import ReconciliationMonitor
+from gateway.metering.relay.relay import Relay
 from gateway.routing.names import ModelNames
 from gateway.routing.score import ComplexityScore
 from gateway.sessions import Sessions
@@ -35,6 +37,8 @@ class ConsoleContext:
     prices: PriceBook
     journal: Journal
     analytics: Analytics
+    relay: Relay | None
+    books: ReconciliationMonitor | None
     sessions: Sessions
     chat: ASGIApp
     looks: Looks = field(default_factory=Looks)

@@ -13,9 +13,6 @@ from gateway.management.console.screens import PageRequest
 from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.operations.timestamps import instant
 
-MAX_NAMED_TENANTS = 200
-"""The number of tenants whose names a page reads; it shows others by id."""
-
 LOCAL_CHARS = len("2026-01-02T12:00")
 """The number of characters of a timestamp that a `datetime-local` field shows."""
 
@@ -48,14 +45,6 @@ def reading(page_request: PageRequest) -> Reading:
     if page_request.tenant is not None:
         return TenantScopedReads(page_request.operations, page_request.tenant).read
     return page_request.actions.read
-
-
-async def tenant_names(page_request: PageRequest) -> Mapping[str, str]:
-    """Tenants' names by id."""
-    if page_request.tenant is not None:
-        return {page_request.tenant.tenant_id: page_request.tenant.tenant_name}
-    page = await page_request.actions.read("listTenants", query={"limit": str(MAX_NAMED_TENANTS)})
-    return {each["id"]: each["name"] for each in page["data"]}
 
 
 def window_query(query: Form, now: datetime, default: str) -> dict[str, str]:

@@ -26,6 +26,14 @@ def money(nanodollars: Number) -> str:
     return f"${dollars(int(nanodollars))}"
 
 
+def micro_dollars(nanodollars: int) -> str:
+    """An amount in dollars with six decimals, half away from zero, for a column. A smaller one is marked as such."""
+    millionths = (abs(nanodollars) + 500) // 1000
+    if nanodollars and not millionths:
+        return "<$0.000001" if nanodollars > 0 else ">-$0.000001"
+    return f"{'-' if nanodollars < 0 else ''}${millionths // 10**6:,}.{millionths % 10**6:06}"
+
+
 def short_money(nanodollars: Number) -> str:
     """A rounded amount for an axis."""
     return f"${nanodollars / NANODOLLARS:.4g}"

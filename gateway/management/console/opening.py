@@ -24,6 +24,8 @@ def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
         prices=services.prices,
         journal=services.journal,
         analytics=services.analytics,
+        relay=services.relay,
+        books=services.books,
         sessions=services.sessions,
         chat=chat,
         now=admin.context.now,

@@ -1,25 +1,20 @@
-"""The first page: the engine's state, today's usage, and a tenant's limits."""
+"""The first page: what needs attention, the engine's state, the last 24 hours and today, and a tenant's limits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from engine.scheduling.stats import SchedulerStats
-from gateway.analytics.sums import Grain
 from gateway.http.errors import APIError
+from gateway.management.console.attention import attention
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.filters import reading, tenant_names
+from gateway.management.console.first_steps import first_steps
 from gateway.management.console.formatting import duration, percent
 from gateway.management.console.limits import WORDS
+from gateway.management.console.overview_figures import day_figures, recent_figures
 from gateway.management.console.screens import Fragment, Page, PageRequest, Screens
 from gateway.management.console.tenant_scoped_reads import TenantScopedReads
-from gateway.management.console.usage_figures import Group, grouped, summed
 from gateway.management.operations.roles import READERS
-from gateway.management.operations.timestamps import instant
-
-SHOWN_GROUPS = 8
-"""Models, and tenants, by what they cost today: of the rest there is the sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +47,22 @@ class ModelNow:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Day:
-    """Usage since midnight UTC, by model and, for administrators, by tenant; the most expensive first."""
-
-    total: Group
-    models: Sequence[Group]
-    tenants: Sequence[Group]
-
-
 SCREENS = Screens()
 
 
 @SCREENS.get("", "overview", "Overview", READERS, section="Observe", tenants=True)
 async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
-    return Page("overview.html", {**await _now(context, page_request), **await _today(context, page_request)})
+    values = {
+        **await _attention(context, page_request),
+        **await _now(context, page_request),
+        **await _today(context, page_request),
+    }
+    return Page("overview.html", values)
+
+
+@SCREENS.get("/overview/attention", "overview_attention", "Needs attention", READERS)
+async def needs_attention(context: ConsoleContext, page_request: PageRequest) -> Fragment:
+    return Fragment("overview_attention.html", await _attention(context, page_request))
 
 
 @SCREENS.get("/overview/now", "overview_now", "Now", READERS, tenants=True)
@@ -77,6 +73,11 @@ async def now(context: ConsoleContext, page_request: PageRequest) -> Fragment:
 @SCREENS.get("/overview/today", "overview_today", "Today", READERS, tenants=True)
 async def today(context: ConsoleContext, page_request: PageRequest) -> Fragment:
     return Fragment("overview_today.html", await _today(context, page_request))
+
+
+async def _attention(context: ConsoleContext, page_request: PageRequest) -> Mapping[str, Any]:
+    """Of the installation: for administrators."""
+    return {"entries": [] if page_request.tenant is not None else await attention(context, page_request)}
 
 
 async def _now(context: ConsoleContext, page_request: PageRequest) -> Mapping[str, Any]:
@@ -95,27 +96,13 @@ async def _now(context: ConsoleContext, page_request: PageRequest) -> Mapping[st
 
 
 async def _today(context: ConsoleContext, page_request: PageRequest) -> Mapping[str, Any]:
-    """None where the store of usage does not answer: the rest of the page is of use all the same."""
+    """None where the usage store does not answer: the rest of the page is of use all the same. Without any request in a
+    day: the steps to the first one."""
     try:
-        return {"today": await _day(context, page_request)}
+        day, recent = await day_figures(context, page_request), await recent_figures(context, page_request)
     except APIError as error:
         if error.status != 503:
             raise
-        return {"today": None}
-
-
-async def _day(context: ConsoleContext, page_request: PageRequest) -> Day:
-    midnight = datetime.combine(context.now().astimezone(UTC), datetime.min.time(), UTC)
-    window = {
-        "start": instant(midnight),
-        "end": instant(midnight + timedelta(days=1)),
-        "bucket": Grain.DAY.value,
-    }
-    read = reading(page_request)
-    by_model = (await read("readUsage", query={**window, "by": "model"}))["data"]
-    total = Group(None, "all", summed(by_model))
-    models = grouped(by_model, "model", {})[:SHOWN_GROUPS]
-    if page_request.tenant is not None:
-        return Day(total, models, ())
-    by_tenant = (await read("readUsage", query={**window, "by": "tenant"}))["data"]
-    return Day(total, models, grouped(by_tenant, "tenant", await tenant_names(page_request))[:SHOWN_GROUPS])
+        return {"today": None, "recent": None, "steps": None}
+    steps = None if recent is not None else await first_steps(context, page_request)
+    return {"today": day, "recent": recent, "steps": steps}

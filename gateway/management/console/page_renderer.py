@@ -6,12 +6,22 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from gateway.http.errors import APIError
 from gateway.http.request_state import request_state
 from gateway.management.console.login import needs_mark
-from gateway.management.console.screens import PREFIX, Answer, Document, Fragment, Page, Redirect, Refusal, Screen
+from gateway.management.console.screens import (
+    PREFIX,
+    Answer,
+    Document,
+    Download,
+    Fragment,
+    Page,
+    Redirect,
+    Refusal,
+    Screen,
+)
 from gateway.management.console.sessions import ConsoleSessions, Session
 from gateway.management.console.template_renderer import PageFrame, TemplateRenderer
 from gateway.management.console.users import User
@@ -61,8 +71,11 @@ class PageRenderer:
             case Document():
                 headers = {}
                 if answer.filename is not None:
-                    headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(answer.filename)}"
+                    headers = _attached(answer.filename)
                 return Response(answer.content, headers=headers, media_type=answer.media_type)
+            case Download():
+                headers = _attached(answer.filename)
+                return StreamingResponse(answer.parts, headers=headers, media_type=answer.media_type)
 
     def error(self, request: Request, session_user: SessionUser | None, error: APIError) -> Response:
         """A page with the message of an `APIError`."""
@@ -123,6 +136,10 @@ class PageRenderer:
             if screen.section is not None and screen.admits(user):
                 sections.setdefault(screen.section, []).append(screen)
         return sections
+
+
+def _attached(filename: str) -> dict[str, str]:
+    return {"content-disposition": f"attachment; filename*=UTF-8''{quote(filename)}"}
 
 
 def set_cookie(request: Request, response: Response, name: str, value: str, seconds: int) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 from gateway.analytics.sums import Grain
 from gateway.management.console.charts import Chart, Series, stacked_bars
 from gateway.management.console.formatting import short, whole
-from gateway.management.console.usage_figures import MAX_SERIES, OTHERS, bucket_starts, place_name
+from gateway.management.console.time_axis import place_name, time_labels
+from gateway.management.console.usage_figures import MAX_SERIES, OTHERS, bucket_starts
 from gateway.telemetry.outcomes import RequestOutcome
 
 
@@ -62,4 +63,4 @@ def _by_code(answer: Mapping[str, Any]) -> Chart:
     if rest := codes[len(shown) :]:
         series.append(Series(OTHERS, [sum(values[code][start] for code in rest) for start in starts]))
     places = [place_name(start, grain) for start in starts]
-    return stacked_bars("Refused requests by error code", places, series, whole, short)
+    return stacked_bars("Refused requests by error code", places, series, whole, short, time_labels(starts))

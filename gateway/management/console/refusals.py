@@ -14,10 +14,10 @@ from gateway.management.console.filters import (
     shown_again,
     span_of,
     span_options,
-    tenant_names,
     typed_fields,
     window_query,
 )
+from gateway.management.console.names import names_of, pickers_of, resolved
 from gateway.management.console.refusal_figures import Reason, figures_of, reasons_of
 from gateway.management.console.screens import Page, PageRequest, Screens
 from gateway.management.operations.refusals import OUTCOMES
@@ -28,6 +28,7 @@ MAX_BUCKETS = 400
 """In a chart: more bars cannot be told apart."""
 MAX_REASONS = 50
 DEFAULT_SPAN = "day"
+EVERY_S = 30
 FILTERS = ("tenant_id", "key_id", "model", "tier", "code", "outcome", "limit_name")
 
 _ASKED = ("window", "start", "end", *FILTERS)
@@ -43,17 +44,17 @@ async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
         "spans": span_options(),
         "default_span": DEFAULT_SPAN,
         "outcomes": [(each.value, each.value.replace("_", " ")) for each in OUTCOMES],
-        "names": await tenant_names(page_request),
         "everyone": page_request.tenant is None,
         "most": MAX_REASONS,
         "reason_address": lambda reason: _narrowed(query.given(*_ASKED), reason),
         "limits_address": lambda refusal: limits_address(page_request, refusal),
+        "every_s": 0 if query.get("cursor") else EVERY_S,
         "error": None,
         "figures": None,
     }
     try:
         window = window_query(query, context.now(), DEFAULT_SPAN)
-        only = query.given(*FILTERS)
+        only = await resolved(context, page_request, query.given(*FILTERS))
         is_typed = bool(query.get("start") or query.get("end"))
         grain = _grain_of(window, context.now()) if is_typed else span_of(query, DEFAULT_SPAN).grain
         asked = {**window, **only, "by": "code,limit,outcome", "bucket": grain.value}
@@ -62,8 +63,20 @@ async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
     except APIError as error:
         if not shown_again(error):
             raise
-        return Page("refusals.html", values | {"error": error}, 400)
-    values |= {"answer": answer, "figures": figures_of(answer), "refusals": listed["data"]}
+        pickers = await pickers_of(context, page_request, {})
+        return Page("refusals.html", values | {"error": error, "pickers": pickers}, 400)
+    values |= {
+        "answer": answer,
+        "figures": figures_of(answer),
+        "refusals": listed["data"],
+        "pickers": await pickers_of(context, page_request, only),
+        "names": await names_of(
+            context,
+            page_request,
+            tenants=[each["tenant_id"] for each in listed["data"]],
+            keys=[each["key_id"] for each in listed["data"]],
+        ),
+    }
     values["further"] = next_page("/refusals", {**window, **only}, listed["next_cursor"])
     return Page("refusals.html", values)
 

@@ -1,5 +1,6 @@
 """Requests: the latest or those that are looked for, and all that is known of one."""
 
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,19 +16,26 @@ from gateway.management.console.filters import (
     reading,
     shown_again,
     span_options,
-    tenant_names,
     typed_fields,
     window_query,
 )
 from gateway.management.console.formatting import duration, money, percent
-from gateway.management.console.screens import Page, PageRequest, Screens
+from gateway.management.console.forms import Form
+from gateway.management.console.names import Names, names_of, pickers_of, resolved
+from gateway.management.console.request_csv import CSV_COLUMNS, csv_row
+from gateway.management.console.screens import Download, Page, PageRequest, Screens
+from gateway.management.operations.paging import MAX_PAGE
 from gateway.management.operations.requests import RECENT
 from gateway.management.operations.roles import READERS
 from gateway.management.operations.timestamps import instant
 from gateway.metering.event import Ending
+from gateway.spreadsheet import csv_text
 
 DEFAULT_SPAN = "day"
-FILTERS = ("tenant_id", "key_id", "model", "tier", "finish_reason")
+ID_SPAN = "quarter"
+"""The window of a search by id that states none."""
+FILTERS = ("tenant_id", "key_id", "model", "tier", "finish_reason", "request_id")
+EVERY_S = 15
 
 _ASKED = ("window", "start", "end", *FILTERS)
 _NS_PER_MS = 1_000_000
@@ -51,29 +59,78 @@ SCREENS = Screens()
 
 @SCREENS.get("/requests", "requests", "Requests", READERS, section="Observe", tenants=True)
 async def listing(context: ConsoleContext, page_request: PageRequest) -> Page:
+    query = page_request.query
     values: dict[str, Any] = {
-        "typed": typed_fields(page_request.query, *_ASKED),
+        "typed": typed_fields(query, *_ASKED),
         "spans": span_options(),
-        "default_span": DEFAULT_SPAN,
+        "default_span": _default_span(query),
         "endings": [(each.value, each.value) for each in Ending],
-        "names": await tenant_names(page_request),
         "everyone": page_request.tenant is None,
         "duration": duration,
         "address_of": request_address,
+        "csv": address("/requests.csv", query.given(*_ASKED)),
+        "filtered": bool(query.given(*FILTERS)),
+        "every_s": 0 if query.get("cursor") else EVERY_S,
         "error": None,
         "page": None,
     }
     try:
         # A page after the first is of the same window: its address says when that begins and ends.
-        window = window_query(page_request.query, context.now(), DEFAULT_SPAN)
-        asked = {**window, **page_request.query.given(*FILTERS)}
-        page = await reading(page_request)("listRequests", query={**asked, **page_request.query.given("cursor")})
+        asked = await _asked(context, page_request)
+        page = await reading(page_request)("listRequests", query={**asked, **query.given("cursor")})
     except APIError as error:
         if not shown_again(error):
             raise
-        return Page("requests.html", values | {"error": error}, 400)
-    further = next_page("/requests", asked, page["next_cursor"])
-    return Page("requests.html", values | {"page": page, "further": further, "window": window})
+        pickers = await pickers_of(context, page_request, {})
+        return Page("requests.html", values | {"error": error, "pickers": pickers, "names": Names()}, 400)
+    values |= {
+        "page": page,
+        "further": next_page("/requests", asked, page["next_cursor"]),
+        "window": asked,
+        "pickers": await pickers_of(context, page_request, asked),
+        "names": await _names(context, page_request, page["data"]),
+    }
+    return Page("requests.html", values)
+
+
+@SCREENS.get("/requests.csv", "requests-csv", "Requests as CSV", READERS, tenants=True)
+async def as_csv(context: ConsoleContext, page_request: PageRequest) -> Download:
+    """Every request of the window, page by page while the client reads."""
+    asked = await _asked(context, page_request)
+    read = reading(page_request)
+    first = await read("listRequests", query={**asked, "limit": str(MAX_PAGE)})
+
+    async def parts() -> AsyncIterator[bytes]:
+        page, head = first, True
+        while True:
+            names = await _names(context, page_request, page["data"])
+            yield csv_text(CSV_COLUMNS, [csv_row(each, names) for each in page["data"]], head=head).encode()
+            if page["next_cursor"] is None:
+                return
+            head = False
+            page = await read("listRequests", query={**asked, "limit": str(MAX_PAGE), "cursor": page["next_cursor"]})
+
+    return Download(parts(), "text/csv; charset=utf-8", "requests.csv")
+
+
+async def _asked(context: ConsoleContext, page_request: PageRequest) -> dict[str, str]:
+    """The query of `listRequests`.
+
+    Raises:
+        APIError: 400 naming the field.
+    """
+    query = page_request.query
+    filters = await resolved(context, page_request, query.given(*FILTERS))
+    return {**window_query(query, context.now(), _default_span(query)), **filters}
+
+
+def _default_span(query: Form) -> str:
+    return ID_SPAN if query.get("request_id") else DEFAULT_SPAN
+
+
+async def _names(context: ConsoleContext, page_request: PageRequest, requests: Sequence[Mapping[str, Any]]) -> Names:
+    tenants, keys = ({each[name] for each in requests} for name in ("tenant_id", "key_id"))
+    return await names_of(context, page_request, tenants=tenants, keys=keys)
 
 
 @SCREENS.get("/requests/{request_id}", "request", "Request", READERS, tenants=True)
@@ -91,7 +148,7 @@ async def one(context: ConsoleContext, page_request: PageRequest) -> Page:
     ttft_ms = request["ttft_ms"]
     values = {
         "request": request,
-        "names": await tenant_names(page_request),
+        "names": await _names(context, page_request, [request]),
         "everyone": page_request.tenant is None,
         "times": time_line(request),
         "begun": instant(begun),

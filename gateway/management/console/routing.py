@@ -13,10 +13,10 @@ from gateway.management.console.filters import (
     shown_again,
     span_of,
     span_options,
-    tenant_names,
     typed_fields,
     window_query,
 )
+from gateway.management.console.names import pickers_of, resolved
 from gateway.management.console.routing_figures import Savings, routing_figures
 from gateway.management.console.screens import Page, PageRequest, Screens
 from gateway.management.operations.roles import READERS
@@ -25,6 +25,7 @@ from gateway.routing.score import Expectation
 from gateway.tenancy.policies import Preference
 
 DEFAULT_SPAN = "day"
+EVERY_S = 30
 MAX_QUESTION_CHARS = 2000
 TENANTS_A_PAGE = 25
 """Each one's policy is a read of its own."""
@@ -59,6 +60,7 @@ async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
         "typed": typed,
         "spans": span_options(_OFFERED),
         "default_span": DEFAULT_SPAN,
+        "every_s": 0 if page_request.query.get("cursor") else EVERY_S,
         "everyone": page_request.tenant is None,
         "pairs": sorted(context.names.small_of.items()),
         "question": question,
@@ -66,6 +68,7 @@ async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
         "judgement": None,
         "error": None,
         "figures": None,
+        "pickers": await pickers_of(context, page_request, page_request.query.given("tenant_id")),
         "own": None if page_request.tenant is None else page_request.tenant.policies.routing,
         **await _policies(context, page_request),
     }
@@ -74,7 +77,11 @@ async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
             values["judgement"] = judged(context, question)
         span = span_of(page_request.query, DEFAULT_SPAN)
         window = window_query(page_request.query, context.now(), DEFAULT_SPAN)
-        asked = {**window, "bucket": span.grain.value, **page_request.query.given("tenant_id")}
+        asked = {
+            **window,
+            "bucket": span.grain.value,
+            **await resolved(context, page_request, page_request.query.given("tenant_id")),
+        }
         answer = await reading(page_request)("readRouteShares", query=asked)
     except APIError as error:
         if not shown_again(error):
@@ -105,7 +112,7 @@ def judged(context: ConsoleContext, question: str) -> Judgement:
 async def _policies(context: ConsoleContext, page_request: PageRequest) -> dict[str, Any]:
     """Of a page of tenants, by name; of none for a tenant, who has its own."""
     if page_request.tenant is not None:
-        return {"policies": (), "further": None, "names": await tenant_names(page_request)}
+        return {"policies": (), "further": None}
     query = {"limit": str(TENANTS_A_PAGE), **page_request.query.given("cursor")}
     listed = await page_request.actions.read("listTenants", query=query)
     tenants: Sequence[Any] = listed["data"]
@@ -114,4 +121,4 @@ async def _policies(context: ConsoleContext, page_request: PageRequest) -> dict[
         for tenant in tenants
     ]
     further = next_page("/routing", page_request.query.given(*_ASKED), listed["next_cursor"])
-    return {"policies": policies, "further": further, "names": await tenant_names(page_request)}
+    return {"policies": policies, "further": further}

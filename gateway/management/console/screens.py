@@ -1,6 +1,6 @@
 """Declarations of the console's pages: path, roles, content and forms, each declared once."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -41,7 +41,8 @@ class Refusal:
 class PageRequest:
     """One request of one user. `address`: the path below `PREFIX`; `path`: its parameters.
 
-    `form` is what was sent with a POST. `refused` is there when a page is shown again because a form was refused.
+    `origin`: scheme and host as the browser names them. `form` is what was sent with a POST. `refused` is there when a
+    page is shown again because a form was refused.
     """
 
     user: User
@@ -52,6 +53,7 @@ class PageRequest:
     query: Form = NO_FORM
     form: Form = NO_FORM
     refused: Refusal | None = None
+    origin: str = ""
 
     @property
     def actions(self) -> AdminActions:
@@ -114,7 +116,16 @@ class Document:
     filename: str | None = None
 
 
-Answer = Page | Fragment | Redirect | Document
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A file to keep that is sent while it is made: `parts` in order. An error after the first of them cuts it off."""
+
+    parts: AsyncIterator[bytes]
+    media_type: str
+    filename: str
+
+
+Answer = Page | Fragment | Redirect | Document | Download
 Handler = Callable[[PageRequest], Awaitable[Answer]]
 
 

@@ -23,6 +23,7 @@ _IN_QUERY = frozenset(
         "listKeys",
         "listInvoices",
         "readUsage",
+        "readLatencies",
         "listRequests",
         "readRequest",
         "readRouteShares",

@@ -29,18 +29,6 @@ class Group:
     name: str
     sums: Mapping[str, int]
 
-    @property
-    def mean_ttft_ms(self) -> float | None:
-        return _mean(self.sums["ttft_ms"], self.sums["ttft_events"])
-
-    @property
-    def mean_latency_ms(self) -> float | None:
-        return _mean(self.sums["total_latency_ms"], self.sums["events"])
-
-    @property
-    def mean_queue_ms(self) -> float | None:
-        return _mean(self.sums["queue_ms"], self.sums["events"])
-
 
 @dataclass(frozen=True, slots=True)
 class UsageFigures:
@@ -136,7 +124,3 @@ def _tokens(point: Point) -> int:
 
 def _cost(point: Point) -> int:
     return int(point["cost_nanodollars"])
-
-
-def _mean(total: int, of: int) -> float | None:
-    return total / of if of else None

@@ -27,7 +27,7 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   });
 }
 
-document.documentElement.classList.add("scripted");
+document.documentElement.classList.add("has-scripts");
 
 // <button data-copy-text="..."> puts that text on the clipboard, wherever on the page it is, now or after a refresh.
 document.addEventListener("click", async (event) => {
