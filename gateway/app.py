@@ -1,6 +1,7 @@
 """The application: the only place that wires the gateway's parts together."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -11,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.config.settings import Settings
 from gateway.formats.anthropic.count import CountTokens
@@ -38,7 +39,9 @@ from gateway.management.console.opening import open_console
 from gateway.management.console.screens import PREFIX as CONSOLE_PREFIX
 from gateway.management.http.app import DOCUMENT_PATH as ADMIN_DOCUMENT_PATH
 from gateway.management.http.app import AdminApp
+from gateway.management.http.peers import PeerAuthentication
 from gateway.management.http.self_service import OwnLimits, OwnRefusals, OwnUsage
+from gateway.management.operations.errors import not_found
 from gateway.management.operations.routes import PREFIX as ADMIN_PREFIX
 from gateway.reference.document import v1_document
 from gateway.reference.endpoints import (
@@ -73,6 +76,12 @@ def create_app(settings: Settings, services: Services, admin: AdminApp | None = 
     # A redirect would repeat the client's Host header, and no client needs one.
     app.router.redirect_slashes = False
     return app
+
+
+def create_local_app(services: Services, admin: AdminApp) -> ASGIApp:
+    """The admin API for the users of this machine, on the Unix socket. It shares the services of `create_app`."""
+    local = MountByPrefix(_unknown_path, ADMIN_PREFIX, PeerAuthentication(admin, os.getuid()))
+    return ErrorMiddleware(local, services.metrics.outcomes, services.refusals.record)
 
 
 def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | None) -> list[Middleware]:
@@ -155,6 +164,10 @@ def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette
                 await admin.aclose()
 
     return lifespan
+
+
+async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:
+    raise not_found()
 
 
 async def _answer_routing(request: Request, error: Exception) -> Response:

@@ -12,8 +12,8 @@ from gateway.errors import OperatorError
 
 CONFIG_FILE = "turnpike.toml"
 ENV_PREFIX = "TURNPIKE_"
-OTHER_VARIABLES = frozenset((f"{ENV_PREFIX}KEY",))
-"""Variables that are not settings: the API key of clients."""
+OTHER_VARIABLES = frozenset((f"{ENV_PREFIX}KEY", f"{ENV_PREFIX}URL", f"{ENV_PREFIX}ADMIN_KEY"))
+"""Variables that are not settings: the API key of clients; the gateway of commands, and their administrator's key."""
 
 
 class SettingsError(OperatorError):

@@ -1,7 +1,10 @@
 """URLs of the stores: which are valid, and the form that their drivers take."""
 
 import re
+from pathlib import Path
 from urllib.parse import urlsplit
+
+from gateway.errors import OperatorError
 
 _ASYNC_DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -44,3 +47,16 @@ def is_redis_url(url: str) -> bool:
     return parts.scheme == "unix" or (
         parts.scheme in {"redis", "rediss"} and (not database or (database.isascii() and database.isdecimal()))
     )
+
+
+def require_sqlite_file(url: str) -> None:
+    """Before a command that only reads: it should create no database.
+
+    Raises:
+        OperatorError: `url` names an SQLite database that does not exist.
+    """
+    driver, _, path = url.partition(":///")
+    if driver.startswith("sqlite") and not Path(path).exists():
+        raise OperatorError(
+            f"there is no database {path}: turnpike serve and turnpike tenant create make one; see --data-dir"
+        )

@@ -250,7 +250,12 @@ class Connection(HttpToolsProtocol):
 
 
 def server_config(
-    app: ASGIApp, drain: Drain, *, trusted_proxies: Sequence[str] = (), stall_seconds: float = MAX_STALLED_SECONDS
+    app: ASGIApp,
+    drain: Drain,
+    *,
+    trusted_proxies: Sequence[str] = (),
+    stall_seconds: float = MAX_STALLED_SECONDS,
+    connection: type[Connection] = Connection,
 ) -> uvicorn.Config:
     """uvicorn's configuration. `trusted_proxies`: addresses and networks whose `X-Forwarded-For` and
     `X-Forwarded-Proto` are trusted; uvicorn's default would trust this machine.
@@ -261,7 +266,7 @@ def server_config(
     check_uvicorn()
     return uvicorn.Config(
         app,
-        http=partial(Connection, drain=drain, stall_seconds=stall_seconds),  # type: ignore[arg-type]
+        http=partial(connection, drain=drain, stall_seconds=stall_seconds),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,

@@ -100,7 +100,7 @@ async def open_services(
         drain=drain,
         books=books,
     )
-    return services, AdminApp(context_from(settings, database, pepper, analytics, limiter))
+    return services, AdminApp(context_from(settings, database, pepper, analytics, limiter, engine.models))
 
 
 async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine, changes: Changes) -> PriceBook:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from gateway.http.bounds import MAX_STALLED_SECONDS
 from gateway.http.drain import Drain
+from gateway.process.admin_socket import AdminSocket
 from gateway.process.connection import Connection, server_config
 
 CUT_S = 5.0
@@ -49,8 +50,11 @@ class Server(uvicorn.Server):
         on_ready: Callable[[], None],
         trusted_proxies: Sequence[str] = (),
         stall_seconds: float = MAX_STALLED_SECONDS,
+        local: tuple[AdminSocket, ASGIApp] | None = None,
     ) -> None:
+        """`local`: the socket for commands on this machine, and what it serves. The caller closes the socket."""
         super().__init__(server_config(app, drain, trusted_proxies=trusted_proxies, stall_seconds=stall_seconds))
+        self._local = local
         self._drain = drain
         self._delay_s = delay_s
         self._deadline_s = deadline_s
@@ -67,6 +71,9 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self._local is not None:
+            admin_socket, app = self._local
+            self.servers.append(await admin_socket.serve(app, self._drain, self.server_state))
         self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:

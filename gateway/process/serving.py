@@ -1,7 +1,6 @@
 """Serves with a loaded engine, and prepares the database before it is loaded."""
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable
 
@@ -9,20 +8,19 @@ import structlog
 import uvloop
 
 from engine.engine import Engine
-from gateway.app import create_app
+from gateway.app import create_app, create_local_app
 from gateway.config.settings import Settings
 from gateway.generation.service_classes import TierClasses
 from gateway.management.http.app import AdminApp
 from gateway.management.operations.change import Changes
-from gateway.management.operations.keys import NewKey
 from gateway.management.operations.local import LocalOperations
-from gateway.management.operations.tenants import NewTenant
+from gateway.process.admin_socket import AdminSocket
 from gateway.process.demo_banner import demo_banner
 from gateway.process.listener import local_url
 from gateway.process.opening import open_prices, open_services
 from gateway.process.server import Server
 from gateway.process.termination import Termination
-from gateway.tenancy import TenantExists, open_database
+from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 
 DEMO_TENANT = "demo"
@@ -66,10 +64,11 @@ def serve(
 async def make_demo_key(admin: AdminApp, tier: str) -> str:
     """A new key of the demo's tenant, which is created in `tier` if missing."""
     operations = LocalOperations(admin.context, admin.operations)
-    with contextlib.suppress(TenantExists):
-        await operations.change("createTenant", body=NewTenant(DEMO_TENANT, tier))
-    body = NewKey("turnpike serve --demo", None, None, None)
-    created = await operations.change("createKey", await operations.path_of(DEMO_TENANT), body)
+    listed = await operations.read("listTenants", query={"name": DEMO_TENANT})
+    tenant = next(iter(listed["data"]), None)
+    if tenant is None:
+        tenant = await operations.change("createTenant", body={"name": DEMO_TENANT, "tier": tier})
+    created = await operations.change("createKey", {"tenant_id": tenant["id"]}, {"name": "turnpike serve --demo"})
     return str(created["key"])
 
 
@@ -84,6 +83,7 @@ async def _serve(
     demo: bool,
 ) -> None:
     database = open_database(settings.database_url.get_secret_value())
+    admin_socket = AdminSocket.bind(settings.data_dir)
     try:
         services, admin = await open_services(settings, engine, database, pepper)
         demo_key = await make_demo_key(admin, TierClasses(settings).default_tier) if demo else None
@@ -99,7 +99,10 @@ async def _serve(
             deadline_s=settings.shutdown_deadline_s,
             on_ready=on_ready,
             trusted_proxies=[str(network) for network in settings.trusted_proxies],
+            local=None if admin_socket is None else (admin_socket, create_local_app(services, admin)),
         )
         await server.serve(sockets=[listener])
     finally:
+        if admin_socket is not None:
+            admin_socket.close()
         await database.dispose()

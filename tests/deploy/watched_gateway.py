@@ -163,7 +163,7 @@ def _make_tenants(data_dir: Path) -> dict[str, str]:
     for service_class in MULTIPLIER:
         turnpike("tenant", "create", f"{service_class}-tenant", "--tier", service_class, *here)
         keys[service_class] = turnpike("key", "create", "--tenant", f"{service_class}-tenant", *here)
-    turnpike("route", "set", "standard-tenant", "--cascade", "99", *here)
+    turnpike("route", "set", "--tenant", "standard-tenant", "--cascade", "99", *here)
     limit = ("--model", "small", "--requests-per-minute", "1")
     turnpike("limit", "set", "--tenant", "premium-tenant", *limit, *here)
     return keys

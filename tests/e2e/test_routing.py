@@ -99,7 +99,7 @@ async def test_auto_is_listed_and_answered_by_one_of_the_pair(program: Program) 
 
 async def test_a_cascade_and_an_alias_from_the_command_line(program: Program) -> None:
     async with Tenant(program, "careful") as tenant:
-        program.command("route", "set", "careful", "--cascade", "99", "--alias", "gpt-4o=auto")
+        program.command("route", "set", "--tenant", "careful", "--cascade", "99", "--alias", "gpt-4o=auto")
         await tenant.follows("gpt-4o", ("big", "cascade_escalated"))
         event = tenant.last_event()
         assert (event.served_model, event.completion_tokens, event.undelivered_tokens) == ("big", 8, 8)
@@ -117,11 +117,11 @@ async def test_a_cascade_and_an_alias_from_the_command_line(program: Program) ->
 async def test_a_budget_that_is_too_small_for_the_large_model(program: Program) -> None:
     async with Tenant(program, "thrifty") as tenant:
         await tenant.follows("big", ("big", "explicit"))
-        program.command("route", "set", "thrifty", "--near-budget")
+        program.command("route", "set", "--tenant", "thrifty", "--near-budget")
         program.command("limit", "set", "--tenant", "thrifty", "--model", "big", "--dollars-per-month", "0")
         await tenant.follows("big", ("small", "budget"))
         assert tenant.last_event().price_version.startswith("small@")
-        program.command("route", "set", "thrifty", "--no-near-budget")
+        program.command("route", "set", "--tenant", "thrifty", "--no-near-budget")
         with pytest.raises(openai.RateLimitError) as refused:
             await tenant.follows("big", ("nobody", ""))
         assert refused.value.code == "insufficient_quota"

@@ -23,14 +23,18 @@ NUMBER = f"INV-{MONTH}-000001"
 TENANT = ("--tenant", "acme")
 
 CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, str]]] = {
+    "tenant set-tier": (("acme", "--tier", "standard"), ("update", "tenant")),
+    "tenant suspend": (("acme",), ("suspend", "tenant")),
+    "tenant resume": (("idle",), ("resume", "tenant")),
+    "key set-grants": (("KEY", "--scope", "chat"), ("set_grants", "key")),
     "tenant create": (("beta", "--tier", "standard"), ("create", "tenant")),
     "key create": ((*TENANT, "--name", "ci"), ("create", "key")),
     "key revoke": (("KEY",), ("revoke", "key")),
     "admin-key create": (("Ada", "--role", "admin"), ("create", "admin_key")),
     "admin-key revoke": (("ADMIN_KEY",), ("revoke", "admin_key")),
     "limit set": ((*TENANT, "--concurrent", "4"), ("replace", "limits")),
-    "session set": (("acme", "--window", "summary"), ("replace", "session_window")),
-    "route set": (("acme", "--preference", "economy"), ("replace", "routing_policy")),
+    "session set": ((*TENANT, "--window", "summary"), ("replace", "session_window")),
+    "route set": ((*TENANT, "--preference", "economy"), ("replace", "routing_policy")),
     "price set": (("n", "--input", "0.15", "--output", "0.60"), ("create", "price")),
     "credit grant": (("12.50", *TENANT, "--reason", "paid"), ("grant", "credit")),
     "invoice finalise": ((str(MONTH),), ("finalise", "invoice")),
@@ -38,11 +42,18 @@ CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, str]]] = {
 }
 """Commands that change what operations change: with these arguments they make this entry."""
 
+CHANGES_TWO = {"key rotate"}
+"""Commands that make two entries, with tests of their own."""
+
 CHANGES_NOTHING = {
+    "audit list",
+    "audit verify",
     "bench",  # a client of any server
     "bench compare",
     "config example",
     "config show",
+    "cost show",
+    "credit balance",
     "credit list",
     "db upgrade",  # the schema alone
     "distill",
@@ -53,19 +64,26 @@ CHANGES_NOTHING = {
     "admin-key list",
     "kafka create-topic",
     "key list",
+    "key show",
     "limit list",
+    "limit show",
     "models fetch",
     "models list",
     "price list",
     "reconcile",
+    "request list",
+    "request show",
     "route fit",
     "route score",
+    "route shares",
     "route show",
     "serve",  # the prices of its settings and the key of its demo: tests/gateway/admin/test_audit.py
     "session show",
     "sink",
     "tenant list",
+    "tenant show",
     "top",
+    "usage show",
 }
 
 
@@ -88,13 +106,16 @@ def entries() -> list[sqlite3.Row]:
 
 
 def public_id(*arguments: str) -> str:
-    return str(json.loads(ok(*arguments, "--json"))["public_id"])
+    created = json.loads(ok(*arguments, "--json"))
+    return str(created["key"]).split("-")[1]
 
 
 @pytest.fixture
 def arguments_for() -> dict[str, str]:
     """What a command's placeholders stand for, with a tenant that has a key, an invoice and a price."""
     ok("tenant", "create", "acme", "--tier", "premium")
+    ok("tenant", "create", "idle", "--tier", "standard")
+    ok("tenant", "suspend", "idle")
     ok("price", "set", "m", "--input", "0.15", "--output", "0.60", "--effective-from", "2020-01-01")
     return {
         "KEY": public_id("key", "create", *TENANT),
@@ -105,7 +126,7 @@ def arguments_for() -> dict[str, str]:
 def test_a_new_command_says_whether_it_changes_something() -> None:
     root = typer.main.get_command(app)
     assert isinstance(root, TyperGroup)
-    assert set(commands(root)) == CHANGES.keys() | CHANGES_NOTHING
+    assert set(commands(root)) == CHANGES.keys() | CHANGES_NOTHING | CHANGES_TWO
     assert not CHANGES.keys() & CHANGES_NOTHING
 
 
@@ -124,13 +145,21 @@ def test_a_change_leaves_one_entry_with_its_actor(command: str, arguments_for: d
     assert entry["after"] is not None
 
 
+def test_a_rotation_leaves_an_entry_for_each_of_its_keys(arguments_for: dict[str, str]) -> None:
+    before = len(entries())
+    successor = ok("key", "rotate", arguments_for["KEY"], "--overlap-hours", "0").strip()
+    retired, created = entries()[before:]
+    assert (retired["action"], retired["resource_id"]) == ("rotate", arguments_for["KEY"])
+    assert (created["action"], created["resource_id"]) == ("create", successor.split("-")[1])
+
+
 def test_a_command_that_changes_nothing_leaves_no_entry(arguments_for: dict[str, str]) -> None:
     key = arguments_for["KEY"]
     twice = [
         ("key", "revoke", key),
         ("limit", "set", *TENANT, "--concurrent", "4"),
-        ("route", "set", "acme", "--degrade"),
-        ("session", "set", "acme", "--window", "summary"),
+        ("route", "set", *TENANT, "--degrade"),
+        ("session", "set", *TENANT, "--window", "summary"),
         ("credit", "grant", "1", *TENANT, "--reason", "paid", "--once", "first"),
     ]
     for arguments in twice:

@@ -1,11 +1,12 @@
 """The `turnpike` command. Each file is one group of subcommands.
 
-Nothing heavy is imported before a command needs it: help and the tenant and key commands answer in a fraction of
-a second, while loading torch takes several.
+Nothing heavy is imported before a command needs it: help, and commands on a running gateway, answer in a fraction of a
+second, while loading torch takes several.
 """
 
 from gateway.management.cli import (
     admin_keys,
+    audit,
     bench,
     config,
     credit,
@@ -20,15 +21,25 @@ from gateway.management.cli import (
     prices,
     reconcile,
     refusals,
+    requests,
     route,
     serve,
     sink,
     tenants,
     top,
+    usage,
 )
 from gateway.management.cli.app import group, root
 
-app = root("A multi-tenant LLM API gateway with its own inference engine inside.")
+app = root(
+    """A multi-tenant LLM API gateway with its own inference engine inside.
+
+    Commands on tenants, keys, limits, prices, usage, bills and the audit log run in the gateway at --url (or
+    $TURNPIKE_URL, with an administrator's key in $TURNPIKE_ADMIN_KEY), or else in the gateway that serves the data
+    directory, or else in this process. The others run on this machine only: serve and sink are the servers; db, kafka,
+    config and doctor are about what they run on; admin-key makes the keys of --url; models, distill and route fit are
+    about files of models; bench and top are clients with an address of their own."""
+)
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
 app.command("top")(top.top)
@@ -41,15 +52,44 @@ app.command("refusals")(refusals.refusals)
 load = group(app, "bench", "Put load on any OpenAI-compatible server and report latencies.", {"compare": bench.compare})
 load.callback(help=bench.bench.__doc__, invoke_without_command=True)(bench.bench)
 group(app, "config", "The settings.", {"show": config.show, "example": config.example})
-group(app, "tenant", "Tenants and their tiers.", {"create": tenants.create, "list": tenants.list_all})
-group(app, "key", "API keys of tenants.", {"create": keys.create, "list": keys.list_all, "revoke": keys.revoke})
+group(
+    app,
+    "tenant",
+    "Tenants and their tiers.",
+    {
+        "create": tenants.create,
+        "list": tenants.list_all,
+        "show": tenants.show,
+        "set-tier": tenants.set_tier,
+        "suspend": tenants.suspend,
+        "resume": tenants.resume,
+    },
+)
+group(
+    app,
+    "key",
+    "API keys of tenants.",
+    {
+        "create": keys.create,
+        "list": keys.list_all,
+        "show": keys.show,
+        "rotate": keys.rotate,
+        "set-grants": keys.set_grants,
+        "revoke": keys.revoke,
+    },
+)
 group(
     app,
     "admin-key",
     "Keys of administrators, for the admin API.",
     {"create": admin_keys.create, "list": admin_keys.list_all, "revoke": admin_keys.revoke},
 )
-group(app, "limit", "Limits of tenants, keys and models.", {"set": limits.set_limits, "list": limits.list_all})
+group(
+    app,
+    "limit",
+    "Limits of tenants, keys and models.",
+    {"set": limits.set_limits, "list": limits.list_all, "show": limits.show},
+)
 group(app, "session", "Stored conversations.", policies.commands_of("session"))
 group(app, "price", "Prices of models.", {"set": prices.set_price, "list": prices.list_all})
 group(
@@ -64,12 +104,21 @@ group(
         "credit": invoices.credit,
     },
 )
-group(app, "credit", "Credit that tenants paid in advance.", {"grant": credit.grant, "list": credit.list_all})
+group(
+    app,
+    "credit",
+    "Credit that tenants paid in advance.",
+    {"grant": credit.grant, "list": credit.list_all, "balance": credit.balance},
+)
+group(app, "usage", "Usage over time.", {"show": usage.show})
+group(app, "cost", "Costs and revenue of engine time.", {"show": usage.costs})
+group(app, "request", "Requests, one by one.", {"list": requests.list_all, "show": requests.show})
+group(app, "audit", "The audit log of changes.", {"list": audit.list_all, "verify": audit.verify})
 group(
     app,
     "route",
     "Routing of requests to models.",
-    {**policies.commands_of("routing"), "fit": route.fit, "score": route.score},
+    {**policies.commands_of("routing"), "shares": usage.shares, "fit": route.fit, "score": route.score},
 )
 group(app, "models", "Models that can be downloaded by name.", {"fetch": models.fetch, "list": models.list_all})
 group(app, "db", "The SQL database of tenants, keys and limits.", {"upgrade": database.upgrade})

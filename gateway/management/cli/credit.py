@@ -1,31 +1,20 @@
 """turnpike credit"""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.management.cli.options import AsJson, DataDir, settings_from
-from gateway.management.cli.output import print_records
-from gateway.management.cli.store import with_database, with_operations
+from gateway.management.cli.managed import managed
+from gateway.management.cli.options import AsJson, TenantOption
+from gateway.management.cli.output import print_json, print_list
 
 if TYPE_CHECKING:
-    from gateway.management.operations.local import LocalOperations
-
-TenantOption = Annotated[str, typer.Option("--tenant", help="The tenant's name.")]
+    from gateway.management.client import AdminClient
 
 
-@dataclass(frozen=True, slots=True)
-class EntryLine:
-    """A line of `turnpike credit list`, in dollars."""
-
-    created_at: str
-    amount: str
-    reason: str
-    once: str
-
-
+@managed
 def grant(
+    client: "AdminClient",
     amount: Annotated[
         str, typer.Argument(metavar="DOLLARS", help="Amount, as in 100 or 12.50. A correction is negative.")
     ],
@@ -37,37 +26,41 @@ def grant(
             "--once", metavar="KEY", help="Idempotency key: a repeated grant with the same key has no effect."
         ),
     ] = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Record a payment in advance. From its first grant on, a tenant is served up to the amount granted."""
-    from gateway.billing.money import dollars, parse_dollars
-    from gateway.common.ids import new_event_id
-    from gateway.management.operations.credit import Grant
+    from gateway.billing.money import parse_dollars
 
-    nanodollars = parse_dollars(amount)
-    key = once or str(new_event_id())
-
-    async def grant(operations: "LocalOperations") -> None:
-        await operations.change("grantCredit", await operations.path_of(tenant), Grant(nanodollars, reason, key))
-
-    with_operations(settings_from(data_dir=data_dir), grant)
-    typer.echo(f"granted {dollars(nanodollars)} dollars to {tenant} ({key})")
+    body = {"nanodollars": parse_dollars(amount), "reason": reason, "idempotency_key": once}
+    entry = client.change("grantCredit", client.tenant_path(tenant), body)
+    typer.echo(f"granted {entry['amount_dollars']} dollars to {tenant} ({entry['idempotency_key']})")
 
 
-def list_all(tenant: TenantOption, as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """List a tenant's grants. The admin API has the remaining balance."""
-    from gateway.billing.credit import CreditStore
-    from gateway.billing.money import dollars
+@managed
+def list_all(client: "AdminClient", tenant: TenantOption, as_json: AsJson = False) -> None:
+    """List a tenant's grants and corrections."""
+    columns = (
+        ("CREATED AT", "created_at"),
+        ("DOLLARS", "amount_dollars"),
+        ("REASON", "reason"),
+        ("ONCE", "idempotency_key"),
+    )
+    empty = f"tenant {tenant} pays by invoice: turnpike credit grant DOLLARS --tenant {tenant} --reason TEXT"
+    print_list(client.items("listCredit", client.tenant_path(tenant)), columns, as_json=as_json, empty=empty)
 
-    settings = settings_from(data_dir=data_dir)
-    entries = with_database(settings, lambda database: CreditStore(database).entries(tenant))
-    lines = [
-        EntryLine(
-            entry.created_at.isoformat(timespec="seconds"),
-            dollars(entry.amount_nanodollars),
-            entry.reason,
-            entry.idempotency_key,
+
+@managed
+def balance(client: "AdminClient", tenant: TenantOption, as_json: AsJson = False) -> None:
+    """Show a tenant's remaining credit, and its spending of this month against its budget."""
+    found = client.read("readBalance", client.tenant_path(tenant))
+    if as_json:
+        print_json(found)
+        return
+    if found["prepaid"]:
+        typer.echo(
+            f"{found['left_dollars']} dollars left: {found['granted_dollars']} granted, {found['spent_dollars']} spent"
         )
-        for entry in entries
-    ]
-    print_records(lines, ("created_at", "amount", "reason", "once"), as_json=as_json)
+    else:
+        typer.echo("no credit was granted: the tenant pays by invoice")
+    budget = found["month_budget_dollars"]
+    of_budget = "" if budget is None else f" of a budget of {budget}"
+    typer.echo(f"{found['month_spent_dollars']} dollars spent in {found['month']}{of_budget}")

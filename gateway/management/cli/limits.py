@@ -2,24 +2,34 @@
 
 import re
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.management.cli.options import AsJson, DataDir, settings_from
-from gateway.management.cli.output import print_records
-from gateway.management.cli.store import with_database, with_operations
+from gateway.management.cli.keys import require_public_id
+from gateway.management.cli.managed import managed
+from gateway.management.cli.options import AsJson, TenantFilter, TenantOption
+from gateway.management.cli.output import Column, print_list
 
 if TYPE_CHECKING:
-    from gateway.management.operations.local import LocalOperations
-    from gateway.tenancy import ScopeKind
+    from gateway.management.client import AdminClient
 
 UNLIMITED = "none"
+LIMITS = (
+    "requests_per_minute",
+    "tokens_per_minute",
+    "tokens_per_day",
+    "concurrent",
+    "context_tokens",
+    "nanodollars_per_month",
+)
 _DOLLARS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 
+@managed
 def set_limits(
-    tenant: Annotated[str, typer.Option("--tenant", help="The tenant's name.")],
+    client: "AdminClient",
+    tenant: TenantOption,
     key: Annotated[
         str | None, typer.Option("--key", metavar="ID", help="Public id of the key that the limits apply to.")
     ] = None,
@@ -43,7 +53,6 @@ def set_limits(
     dollars_per_month: Annotated[
         str | None, typer.Option("--dollars-per-month", metavar="D", help="Per calendar month in UTC, as in 12.50.")
     ] = None,
-    data_dir: DataDir = None,
 ) -> None:
     """Change some limits of a tenant, of one of its keys, or of a model as it uses it. `none` removes a limit.
     Running gateways apply it within 5 seconds."""
@@ -61,25 +70,47 @@ def set_limits(
         raise typer.BadParameter("give at least one limit to change")
 
     kind, scope_id = _scope(key, model)
-
-    async def change(operations: "LocalOperations") -> dict[str, Any]:
-        path = await operations.path_of(tenant)
-        body = {"kind": kind, "scope_id": scope_id, **changes}
-        changed: dict[str, Any] = await operations.change("replaceLimits", path, body)
-        return changed
-
-    changed = with_operations(settings_from(data_dir=data_dir), change)
+    members = {
+        "kind": kind,
+        "scope_id": scope_id,
+        **changes,
+        "remove": [name for name, value in changes.items() if value is None] or None,
+    }
+    changed = client.change("updateLimits", client.tenant_path(tenant), members)
     whose = f"{changed['kind']} {changed['scope_id']} of tenant {tenant}" if changed["scope_id"] else f"tenant {tenant}"
     typer.echo(f"changed the limits of {whose}")
 
 
-def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+@managed
+def list_all(client: "AdminClient", tenant: TenantFilter = None, as_json: AsJson = False) -> None:
     """List the explicit limits. The others of a tenant are the defaults of its tier."""
-    from gateway.tenancy import LimitTable
-    from gateway.tenancy.limits import LIMIT_NAMES
+    columns: tuple[Column, ...] = (
+        ("TENANT", "tenant"),
+        ("KIND", "kind"),
+        ("SCOPE", "scope_id"),
+        *((name.replace("_", " ").upper(), name) for name in LIMITS[:-1]),
+        ("DOLLARS PER MONTH", lambda stated: _dollars(stated["nanodollars_per_month"])),
+    )
+    found = client.items("listStatedLimits", query=client.tenant_query(tenant))
+    empty = "no limits are set: turnpike limit set --tenant NAME --requests-per-minute N"
+    print_list(found, columns, as_json=as_json, empty=empty)
 
-    records = with_database(settings_from(data_dir=data_dir), lambda database: LimitTable(database).list_limits())
-    print_records(records, ("tenant_name", "kind", "scope_id", *LIMIT_NAMES), as_json=as_json)
+
+@managed
+def show(client: "AdminClient", tenant: TenantOption, as_json: AsJson = False) -> None:
+    """Show the counters of a tenant's limits: used, held by running requests, remaining."""
+    use = client.read("readLimitUse", client.tenant_path(tenant))
+    columns = (
+        ("KIND", "kind"),
+        ("SCOPE", "scope_id"),
+        ("LIMIT OF", "name"),
+        ("LIMIT", "limit"),
+        ("USED", "used"),
+        ("HELD", "held"),
+        ("REMAINING", "remaining"),
+        ("RESETS IN S", lambda counter: -(-counter["reset_ms"] // 1000) or None),
+    )
+    print_list(use["data"], columns, as_json=as_json, empty=f"tenant {tenant} has no limits of its own")
 
 
 def parse_count(name: str, text: str) -> int | None:
@@ -109,14 +140,16 @@ def parse_dollars(text: str) -> int | None:
     return int(Decimal(text).scaleb(9))
 
 
-def _scope(key: str | None, model: str | None) -> tuple["ScopeKind", str]:
-    from gateway.tenancy import ScopeKind
-    from gateway.tenancy.keys import is_public_id
-
+def _scope(key: str | None, model: str | None) -> tuple[str, str | None]:
+    """The kind of a scope and its id."""
     if key is not None and model is not None:
         raise typer.BadParameter("--key and --model exclude each other")
     if key is not None:
-        if not is_public_id(key):  # perhaps a whole key: not repeated
-            raise typer.BadParameter("--key takes the 12 characters between the dashes of a key")
-        return ScopeKind.KEY, key
-    return (ScopeKind.TENANT, "") if model is None else (ScopeKind.MODEL, model)
+        return "key", require_public_id(key, "--key takes")
+    return ("tenant", None) if model is None else ("model", model)
+
+
+def _dollars(nanodollars: int | None) -> str | None:
+    from gateway.billing.money import dollars
+
+    return None if nanodollars is None else dollars(nanodollars)

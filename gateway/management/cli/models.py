@@ -1,11 +1,12 @@
 """turnpike models"""
 
+import dataclasses
 from typing import Annotated
 
 import typer
 
 from gateway.management.cli.options import AsJson, DataDir, settings_from
-from gateway.management.cli.output import print_records
+from gateway.management.cli.output import print_list
 from gateway.process.progress import progress
 
 
@@ -35,5 +36,12 @@ def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     from engine.catalog.catalog import available
 
     settings = settings_from(data_dir=data_dir)
-    columns = ("name", "fetched", "size_bytes", "license", "description")
-    print_records(available(settings.models_dir), columns, as_json=as_json)
+    columns = (
+        ("NAME", "name"),
+        ("FETCHED", "fetched"),
+        ("SIZE BYTES", "size_bytes"),
+        ("LICENSE", "license"),
+        ("DESCRIPTION", "description"),
+    )
+    models = [dataclasses.asdict(each) for each in available(settings.models_dir)]
+    print_list(models, columns, as_json=as_json, empty="no model can be fetched by name")

@@ -16,6 +16,21 @@ DataDir = Annotated[
         help="Folder of the database, the secrets and turnpike.toml. [default: $XDG_DATA_HOME/turnpike]",
     ),
 ]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="The gateway to manage, with an administrator's key in TURNPIKE_ADMIN_KEY. [default: $TURNPIKE_URL, or "
+        "else the data directory and the gateway that serves it]",
+    ),
+]
+TenantOption = Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant.")]
+TenantFilter = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only this tenant.")]
+Since = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Start, ISO 8601, UTC without an offset.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="End, not included. [default: now]")]
+Limit = Annotated[int, typer.Option("--limit", min=0, help="Maximum number of entries; 0: all.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV with all fields.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

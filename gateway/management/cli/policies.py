@@ -6,32 +6,27 @@ command is used, because the declarations take a while to import.
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gateway.management.cli.app import run_nested
-from gateway.management.cli.options import DataDir, settings_from
+from gateway.management.cli.managed import managed
+from gateway.management.cli.options import TenantOption
 from gateway.management.cli.output import print_json
-from gateway.management.cli.store import with_database, with_operations
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
-
-    from gateway.management.operations.local import LocalOperations
+    from gateway.management.client import AdminClient
     from gateway.management.operations.policies import Policy, Setting
-
-Tenant = Annotated[str, typer.Argument(help="The tenant's name.")]
 
 
 def commands_of(policy: str) -> Mapping[str, Callable[..., None]]:
     """The commands on a policy, by name."""
 
-    def show(tenant: Tenant, data_dir: DataDir = None) -> None:
+    @managed
+    def show(client: "AdminClient", tenant: TenantOption) -> None:
         """Show a tenant's policy as JSON."""
-        declared = _declared(policy)
-        _print(with_database(settings_from(data_dir=data_dir), lambda database: _read(declared, database, tenant)))
+        print_json(client.read(_declared(policy).read, client.tenant_path(tenant)))
 
     def set_policy(context: typer.Context) -> None:
         """Change a tenant's policy, and show it. Running gateways apply it within 5 seconds."""
@@ -49,37 +44,23 @@ def _declared(policy: str) -> "Policy":
 def _setter(policy: "Policy") -> Callable[..., None]:
     """The command with the options of all settings."""
 
-    def set_policy(**given: Any) -> None:
+    def set_policy(client: "AdminClient", /, tenant: str, **given: Any) -> None:
         """Change a tenant's policy, and show it. Running gateways apply it within 5 seconds."""
-        tenant, data_dir = given.pop("tenant"), given.pop("data_dir")
-        edits = {name: _edit(policy, name, given) for name in policy.settings}
-        if not any(edits.values()):
+        body = _body(policy, given)
+        if not body:
             raise typer.BadParameter("give at least one setting to change")
-
-        def alter(before: Any) -> Any:
-            return replace(before, **{name: edit(getattr(before, name)) for name, edit in edits.items() if edit})
-
-        async def change(operations: "LocalOperations") -> Any:
-            await operations.change(policy.replace, await operations.path_of(tenant), alter)
-            return await _read(policy, operations.context.database, tenant)
-
-        _print(with_operations(settings_from(data_dir=data_dir), change))
+        print_json(client.change(policy.update, client.tenant_path(tenant), body))
 
     options = {key: each for name, setting in policy.settings.items() for key, each in _options(name, setting).items()}
-    hints = {"tenant": Tenant, **options, "data_dir": DataDir}
+    keyword = inspect.Parameter.KEYWORD_ONLY
     set_policy.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # it tells the options
         [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                annotation=hint,
-                default=inspect.Parameter.empty if name == "tenant" else None,
-            )
-            for name, hint in hints.items()
+            inspect.Parameter("client", inspect.Parameter.POSITIONAL_OR_KEYWORD),
+            inspect.Parameter("tenant", keyword, annotation=TenantOption),
+            *(inspect.Parameter(name, keyword, annotation=hint, default=None) for name, hint in options.items()),
         ]
     )
-    set_policy.__annotations__ = hints
-    return set_policy
+    return managed(set_policy)
 
 
 def _options(name: str, setting: "Setting") -> Mapping[str, Any]:
@@ -101,41 +82,48 @@ def _options(name: str, setting: "Setting") -> Mapping[str, Any]:
             return {name: Annotated[str | None, typer.Option(option, metavar=metavar, help=about)]}
 
 
-def _edit(policy: "Policy", name: str, given: Mapping[str, Any]) -> Callable[[Any], Any] | None:
-    """The change of a setting, from its old value to its new one; None: its options are not given.
+def _body(policy: "Policy", given: Mapping[str, Any]) -> dict[str, Any]:
+    """The members of the policy's update that the options state.
 
     Raises:
-        typer.BadParameter: the setting does not take the value.
+        typer.BadParameter: a setting does not take its value.
     """
     from gateway.http.errors import APIError
-    from gateway.management.operations.policies import Aliases
+    from gateway.management.operations.policies import UNSET, Aliases
 
-    setting, value = policy.settings[name], given[name]
-    if isinstance(setting.kind, Aliases):
-        added, removed = _aliases(value or []), given[_negated(name)] or []
-        if not (added or removed):
-            return None
-        return lambda old: {key: model for key, model in old.items() if key not in removed} | added
-    if value is None:
-        return None
-    if isinstance(value, str):
-        if value == setting.unset:
-            return lambda _: getattr(policy.table.record(), name)
-        try:
-            value = setting.kind.read(setting.kind.from_text(value), _option(name, setting))
-        except APIError as error:
-            raise typer.BadParameter(f"{error.message.rstrip('.')}; {setting.unset} removes the setting") from None
-    return lambda _: value
+    body: dict[str, Any] = {}
+    for name, setting in policy.settings.items():
+        value = given[name]
+        if isinstance(setting.kind, Aliases):
+            if value:
+                body[name] = _aliases(value)
+            if removed := given[_negated(name)]:
+                body[f"remove_{name}"] = removed
+        elif value is not None and value == setting.unset:
+            body.setdefault(UNSET, []).append(name)
+        elif value is not None:
+            value = setting.kind.from_text(value) if isinstance(value, str) else value
+            try:
+                setting.kind.read(value, _option(name, setting))
+            except APIError as error:
+                message = f"{error.message.rstrip('.')}; {setting.unset} removes the setting"
+                raise typer.BadParameter(message) from None
+            body[name] = value
+    return body
 
 
-def _aliases(options: Sequence[str]) -> dict[str, str]:
+def _aliases(options: Sequence[str]) -> list[dict[str, str]]:
+    """
+    Raises:
+        typer.BadParameter: one that is not NAME=MODEL.
+    """
     aliases = {}
     for option in options:
         name, equals, model = option.partition("=")
         if not (name and equals and model):
             raise typer.BadParameter(f"{option!r} is not NAME=MODEL, as in --alias gpt-4o=auto")
         aliases[name] = model
-    return aliases
+    return [{"name": name, "model": model} for name, model in aliases.items()]
 
 
 def _option(name: str, setting: "Setting") -> str:
@@ -145,19 +133,3 @@ def _option(name: str, setting: "Setting") -> str:
 def _negated(name: str) -> str:
     """The switch or the parameter that undoes another."""
     return f"--no-{name[2:]}" if name.startswith("--") else f"no_{name}"
-
-
-async def _read(policy: "Policy", database: "AsyncEngine", tenant: str) -> Any:
-    from gateway.tenancy.database import answering
-    from gateway.tenancy.queries import tenant_id_of
-
-    with answering():
-        async with database.connect() as connection:
-            return await policy.table.read(connection, await tenant_id_of(connection, tenant))
-
-
-def _print(policy: Any) -> None:
-    values = {each.name: getattr(policy, each.name) for each in fields(policy)}
-    print_json(
-        {name: dict(sorted(value.items())) if isinstance(value, Mapping) else value for name, value in values.items()}
-    )

@@ -71,7 +71,10 @@ class AdminApp:
         if scope["path"] == DOCUMENT_PATH and scope["method"] in ("GET", "HEAD"):
             await self._describe(scope, receive, send)
             return
-        administrator = await self.authenticate(presented_key(Headers(scope=scope)))
+        await self.serve(await self.authenticate(presented_key(Headers(scope=scope))), scope, receive, send)
+
+    async def serve(self, administrator: Administrator, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request of an administrator who is authenticated already."""
         request_state(scope).key_id = administrator.key_id
         structlog.contextvars.bind_contextvars(role=administrator.role.value)
         set_administrator(scope, administrator)

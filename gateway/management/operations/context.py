@@ -1,6 +1,6 @@
 """The stores and settings that operations work on."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class AdminContext:
     """`tiers` are the classes of service that a tenant can be in, each with what binds its tenants where nothing is
     stated for them. `limiter` knows where counters stand. `declared_prices`: models whose price the settings
-    state. `journal_path`: of this gateway's usage. `invoice_grace_s`, `gpu_hour_dollars` and
-    `accept_unsigned_until` are settings."""
+    state. `served_models`: those that this gateway serves; None: not known. `journal_path`: of this gateway's usage.
+    `invoice_grace_s`, `gpu_hour_dollars` and `accept_unsigned_until` are settings."""
 
     database: AsyncEngine
     pepper: bytes = field(repr=False)
@@ -43,6 +43,7 @@ class AdminContext:
     declared_prices: frozenset[str] = frozenset()
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     accept_unsigned_until: datetime | None = None
+    served_models: frozenset[str] | None = None
 
     @property
     def signatures(self) -> SignaturePolicy:
@@ -68,7 +69,12 @@ class AdminContext:
 
 
 def context_from(
-    settings: "Settings", database: AsyncEngine, pepper: bytes, analytics: Analytics, limiter: Limiter
+    settings: "Settings",
+    database: AsyncEngine,
+    pepper: bytes,
+    analytics: Analytics,
+    limiter: Limiter,
+    served_models: Iterable[str] | None,
 ) -> AdminContext:
     """The context of a process with these settings, on what it has opened by them."""
     return AdminContext(
@@ -82,4 +88,5 @@ def context_from(
         settings.gpu_hour_dollars,
         frozenset(settings.prices),
         accept_unsigned_until=settings.usage_accept_unsigned_until,
+        served_models=None if served_models is None else frozenset(served_models),
     )

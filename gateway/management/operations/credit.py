@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.books import MAX_TEXT_CHARS, lock_books
-from gateway.billing.credit import CreditEntry, add_entry, balance_of, find_entry, read_credit
+from gateway.billing.credit import MAX_KEY_CHARS, CreditEntry, add_entry, balance_of, find_entry, read_credit
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month
 from gateway.billing.tables import CreditEntryRow
@@ -17,14 +17,20 @@ from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import FINANCE, READERS
 from gateway.management.operations.routes import PATH_KINDS, OperationInput, Routes
-from gateway.management.operations.schema import Boolean, Instant, Integer, Kind, Member, Record, Text, answer
+from gateway.management.operations.schema import Boolean, Instant, Integer, Kind, Member, Record, Text, answer, optional
 from gateway.management.operations.timestamps import instant
 from gateway.management.operations.wire import money, money_members
 from gateway.tenancy.limits import Limits, ScopeKind, read_limits
 from gateway.tenancy.queries import require_tenant
 
 _BY_AGE = Listing("credit", (CreditEntryRow.created_at, CreditEntryRow.id))
-_ENTRY_MEMBERS: dict[str, Member | Kind] = {"id": Text(36), "reason": Text(MAX_TEXT_CHARS), "created_at": Instant()}
+_KEY = Text(MAX_KEY_CHARS)
+_ENTRY_MEMBERS: dict[str, Member | Kind] = {
+    "id": Text(36),
+    "reason": Text(MAX_TEXT_CHARS),
+    "created_at": Instant(),
+    "idempotency_key": _KEY,
+}
 ENTRY = answer("CreditEntry", _ENTRY_MEMBERS | money_members("amount"))
 _BALANCE_MEMBERS: dict[str, Member | Kind] = {
     "prepaid": Member(
@@ -102,6 +108,9 @@ async def list_credit(context: AdminContext, call: OperationInput) -> Any:
         {
             "nanodollars": Member(Integer(-MAX_NANODOLLARS, MAX_NANODOLLARS), "Not 0."),
             "reason": Member(Text(MAX_TEXT_CHARS)),
+            "idempotency_key": optional(
+                _KEY, "Of the entry, for good: another grant of the tenant with this key has no effect."
+            ),
         },
     ),
     status=201,
@@ -124,5 +133,6 @@ def _wire(entry: CreditEntry | Any) -> dict[str, Any]:
         "id": entry.id,
         "reason": entry.reason,
         "created_at": instant(entry.created_at),
+        "idempotency_key": entry.idempotency_key,
         **money("amount", entry.amount_nanodollars),
     }

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from gateway.billing import invoicing, render
 from gateway.billing.books import MAX_TEXT_CHARS, lock_books
 from gateway.billing.errors import InvalidMonth, UnknownInvoice
-from gateway.billing.invoices import Invoice
+from gateway.billing.invoices import Draft, Invoice
 from gateway.billing.invoicing import InvoiceStore as StoredInvoices
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month
@@ -86,6 +86,8 @@ _SUMMARY_MEMBERS: dict[str, Member | Kind] = {
 }
 SUMMARY = answer("InvoiceSummary", _SUMMARY_MEMBERS | money_members("total") | money_members("due"))
 _MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "html": "text/html; charset=utf-8"}
+_RENDERED = Documents(INVOICE, tuple(each.partition(";")[0] for each in _MEDIA_TYPES.values()))
+_FORMAT = {"format": optional(Choice(("json", "csv", "html")))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,26 +130,19 @@ async def list_invoices(context: AdminContext, call: OperationInput) -> Any:
 @ROUTES.get(
     "/invoices/{invoice_number}",
     READERS,
-    Documents(INVOICE, tuple(each.partition(";")[0] for each in _MEDIA_TYPES.values())),
-    query={"format": optional(Choice(("json", "csv", "html")))},
+    _RENDERED,
+    query=_FORMAT,
 )
 async def read_invoice(context: AdminContext, call: OperationInput) -> Any:
     """Read a final invoice with its credit notes, as JSON, CSV or a page to print."""
-    invoice = await StoredInvoices(context.database).get(call.path["invoice_number"])
-    match call.query["format"]:
-        case "csv":
-            return Document(render.as_csv(invoice).encode(), _MEDIA_TYPES["csv"])
-        case "html":
-            return Document(render.as_html(invoice).encode(), _MEDIA_TYPES["html"])
-        case _:
-            return render.fields(invoice)
+    return _rendered(await StoredInvoices(context.database).get(call.path["invoice_number"]), call.query["format"])
 
 
-@ROUTES.get(f"{_OF_TENANT}/{{month}}/draft", READERS, INVOICE)
+@ROUTES.get(f"{_OF_TENANT}/{{month}}/draft", READERS, _RENDERED, query=_FORMAT)
 async def draft_invoice(context: AdminContext, call: OperationInput) -> Any:
-    """Read the draft of a tenant's invoice for a month, as of now."""
+    """Read the draft of a tenant's invoice for a month, as of now, as JSON, CSV or a page to print."""
     name = await _tenant_name(context, call)
-    return render.fields(await context.invoicing.draft(name, _month_in_path(call)))
+    return _rendered(await context.invoicing.draft(name, _month_in_path(call)), call.query["format"])
 
 
 async def _prepare(context: AdminContext, call: OperationInput) -> Any:
@@ -211,6 +206,16 @@ async def _tenant_name(context: AdminContext, call: OperationInput) -> str:
     if name is None:
         raise UnknownTenant("there is no such tenant")
     return name
+
+
+def _rendered(document: Draft | Invoice, format: str | None) -> Any:
+    match format:
+        case "csv":
+            return Document(render.as_csv(document).encode(), _MEDIA_TYPES["csv"])
+        case "html":
+            return Document(render.as_html(document).encode(), _MEDIA_TYPES["html"])
+        case _:
+            return render.fields(document)
 
 
 def _month_in_path(call: OperationInput) -> Month:

@@ -149,19 +149,6 @@ class Operations:
             answer = await make_change(self._changes, route, call, request_id, repetition)
         return orjson.loads(answer.body) if isinstance(answer, KeptAnswer) else answer
 
-    async def perform(
-        self, name: str, administrator: Administrator, path: Mapping[str, str] = _EMPTY, body: Any = None
-    ) -> Any:
-        """`change` for callers that have read their arguments themselves: `body` is what the operation's record makes
-        of a JSON object's members. Errors of tenancy, billing and the stores are raised as they are.
-
-        Raises:
-            APIError: 403, or as the operation itself refuses its arguments.
-        """
-        route = self._routes[name]
-        require_role(route, administrator)
-        return await make_change(self._changes, route, OperationInput(administrator, path, _EMPTY, body), "", None)
-
     def body_of(self, name: str, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """A form's fields as the JSON members that the route takes, by its own kinds. An empty text is an absent
         member; fields that the route does not know are left out. What cannot be read is passed on for `change` to

@@ -1,6 +1,7 @@
 """Tenants' policies: the settings of `gateway.tenancy.policies`, each declared once for the API, the console's form and
 the command line."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +27,9 @@ from gateway.management.operations.schema import (
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.policies import MAX_ALIASES, POLICY_TABLES, InvalidPolicy, PolicyTable, Preference
 from gateway.tenancy.queries import require_tenant
+
+UNSET = "unset"
+"""Member of an update: the settings that get their default."""
 
 _NAME = Text(128, pattern=MODEL_NAME)
 _ALIAS = answer("ModelAlias", {"name": _NAME, "model": Member(_NAME, "A model, `auto`, or `auto:` and a large model.")})
@@ -80,12 +84,17 @@ class Policy:
         """The operation that replaces the policy."""
         return f"replace{self.schema}"
 
+    @property
+    def update(self) -> str:
+        """The operation that changes some settings of the policy."""
+        return f"update{self.schema}"
+
     def wire(self, policy: Any) -> dict[str, Any]:
         """The policy as JSON members."""
         return {name: _wire(getattr(policy, name)) for name in self.settings}
 
     def routes(self, context: AdminContext) -> list[Route]:
-        """Its read and its replacement."""
+        """Its read, its replacement and its update."""
         default = self.wire(self.table.record())
         answered = answer(
             self.schema,
@@ -102,7 +111,7 @@ class Policy:
                 await require_tenant(connection, tenant_id)
                 return self.wire(await self.table.read(connection, tenant_id))
 
-        async def replace(change: Change, call: OperationInput) -> Any:
+        async def write(change: Change, call: OperationInput) -> Any:
             """`call.body`: a function from the old policy to the new one."""
             tenant = await context.tenants(change).tenant(call.path["tenant_id"])
             before = await self.table.read(change.connection, tenant.id)
@@ -130,7 +139,16 @@ class Policy:
                 method="PUT",
                 allowed=ADMINS,
                 body=Record(f"New{self.schema}", self._replacement, members),
-                write=replace,
+                write=write,
+                **common,
+            ),
+            Route(
+                name=self.update,
+                about=f"Change {self.about}. An omitted member stays. Gateways apply it within 5 seconds.",
+                method="PATCH",
+                allowed=ADMINS,
+                body=Record(f"{self.schema}Change", self._changed, {**members, **self._removals()}),
+                write=write,
                 **common,
             ),
         ]
@@ -138,6 +156,34 @@ class Policy:
     def _replacement(self, **members: Any) -> Callable[[Any], Any]:
         policy = self.table.record(**{name: value for name, value in members.items() if value is not None})
         return lambda _: policy
+
+    def _removals(self) -> dict[str, Member]:
+        """Members of an update that remove: settings, and aliases by name."""
+        names = tuple(name for name, each in self.settings.items() if not isinstance(each.kind, Aliases))
+        maps = [name for name in self.settings if name not in names]
+        return {
+            UNSET: optional(ListOf(Choice(names), len(names)), "Settings to set to their default."),
+            **{f"remove_{name}": optional(ListOf(_NAME, MAX_ALIASES), f"Of {name}: names to remove.") for name in maps},
+        }
+
+    def _changed(self, **members: Any) -> Callable[[Any], Any]:
+        default = self.table.record()
+        unset = {name: getattr(default, name) for name in members.pop(UNSET) or ()}
+        if both := [name for name in unset if members[name] is not None]:
+            raise InvalidPolicy(UNSET, f"{UNSET} names a setting that the request sets: {both[0]}")
+
+        def change(before: Any) -> Any:
+            changes = dict(unset)
+            for name, each in self.settings.items():
+                if isinstance(each.kind, Aliases):
+                    removed = members[f"remove_{name}"] or ()
+                    kept = {key: model for key, model in getattr(before, name).items() if key not in removed}
+                    changes[name] = kept | (members[name] or {})
+                elif members[name] is not None:
+                    changes[name] = members[name]
+            return dataclasses.replace(before, **changes)
+
+        return change
 
 
 def _wire(value: Any) -> Any:

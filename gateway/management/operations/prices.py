@@ -20,7 +20,19 @@ from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import FINANCE, READERS
 from gateway.management.operations.routes import OperationInput, Routes
-from gateway.management.operations.schema import Instant, Integer, Kind, ListOf, Member, Record, Text, answer, optional
+from gateway.management.operations.schema import (
+    Boolean,
+    Instant,
+    Integer,
+    Kind,
+    ListOf,
+    Member,
+    Record,
+    Text,
+    answer,
+    nullable,
+    optional,
+)
 from gateway.management.operations.timestamps import instant
 from gateway.management.operations.wire import MODEL_NAME
 
@@ -44,6 +56,11 @@ PRICE = answer(
     _PRICE_MEMBERS
     | {"multipliers": Member(ListOf(_MULTIPLIER, MAX_MULTIPLIERS), "Of the classes that pay another price.")},
 )
+_NEW_PRICE_MEMBERS: dict[str, Member | Kind] = {
+    **PRICE.members,
+    "served": nullable(Boolean(), "Whether this gateway serves a model of that name; null: not known."),
+}
+CREATED_PRICE = answer("CreatedPriceVersion", _NEW_PRICE_MEMBERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +101,7 @@ async def list_prices(context: AdminContext, call: OperationInput) -> Any:
     "POST",
     "/prices",
     FINANCE,
-    PRICE,
+    CREATED_PRICE,
     body=Record(
         "NewPrice",
         NewPrice,
@@ -109,7 +126,9 @@ async def create_price(context: AdminContext, change: Change, call: OperationInp
     terms = _terms(body)
     await lock_books(change.connection)
     version = _wire(await add_version(change.connection, terms, body.effective_from, change.at))
-    return change.record("create", "price", version["id"][:128], after=version)
+    change.record("create", "price", version["id"][:128], after=version)
+    served = context.served_models
+    return version | {"served": None if served is None else body.model in served}
 
 
 async def declare_prices(changes: Changes, prices: Mapping[str, Sequence[Decimal]]) -> tuple[PriceVersion, ...]:

@@ -34,6 +34,7 @@ TENANT = answer(
 
 _KEY_MEMBERS: dict[str, Member | Kind] = {
     "id": Member(KEY_ID, "The public part of the key, between its dashes."),
+    "tenant": TENANT_NAME,
     "tenant_id": TENANT_ID,
     "name": KEY_NAME,
     "last_four": Text(4, 4),
@@ -98,6 +99,7 @@ def key_wire(key: KeyRecord) -> dict[str, Any]:
     """Without its secret."""
     return {
         "id": key.public_id,
+        "tenant": key.tenant_name,
         "tenant_id": key.tenant_id,
         "name": key.name,
         "last_four": key.last_four,

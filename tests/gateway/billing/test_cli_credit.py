@@ -17,7 +17,7 @@ def test_grant_and_list() -> None:
     ok("credit", "grant", "100", "--tenant", "acme", "--reason", "bank transfer", "--once", "T-1")
     ok("credit", "grant", "--tenant", "acme", "--reason", "a mistake", "--", "-0.5")
     entries = json.loads(ok("credit", "list", "--tenant", "acme", "--json"))
-    assert [(entry["amount"], entry["reason"]) for entry in entries] == [
+    assert [(entry["amount_dollars"], entry["reason"]) for entry in entries] == [
         ("100.00", "bank transfer"),
         ("-0.50", "a mistake"),
     ]
