@@ -38,6 +38,7 @@ PLACES = {
         "tests/e2e/",
         "tests/gateway/test_bench_and_top.py",
         "tests/gateway/test_cli.py::test_the_installed_command",
+        "tests/gateway/test_cli_beside_gateway.py",
         "tests/gateway/test_life.py",
         "tests/gateway/test_serve.py",
         "tests/gateway/test_memory_trim.py",

@@ -1,7 +1,7 @@
 """The Unix socket on which a gateway serves the admin API to commands on its own data directory.
 
 Its file has mode 0600, so only the gateway's user and root can connect; the kernel tells who did. One gateway at a time
-serves a data directory: it holds the lock beside the socket, which the kernel releases at the end of the process, also
+serves a data directory: it holds the lock of the socket, which the kernel releases at the end of the process, also
 of one that was killed. So a socket file that is found under the lock is a former gateway's and can be removed.
 """
 
