@@ -15,6 +15,8 @@ from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
 from engine.config import EngineConfig
 from engine.errors import InvalidParameter, UnservableRequest
 from engine.grammar.allowed import AllowedTokens
+from engine.memory.kv_memory import InsufficientMemory
+from engine.models.config import UnsupportedCheckpoint
 from engine.request import STANDARD, PromptInput, Request, SamplingParams, ServiceClass, TextDelta
 from engine.runtime.core import EngineCore, EngineHealth
 from engine.runtime.model_loading import LoadedModel, LoadProgress, ServedModel, load
@@ -279,7 +281,12 @@ def _load_all(
         if draft is not None and draft not in models:
             raise ValueError(f"draft model {draft} of {name} is not among the models")
         of_name = None if draft is None else loaded[draft]
-        loaded[name] = load(name, Path(models[name]), ops, config, 1 / len(models), progress, of_name)
+        try:
+            loaded[name] = load(name, Path(models[name]), ops, config, 1 / len(models), progress, of_name)
+        except UnsupportedCheckpoint as error:
+            raise UnsupportedCheckpoint(f"model {name}: {models[name]}: {error}") from error
+        except InsufficientMemory as error:
+            raise InsufficientMemory(f"model {name}: {error}") from error
     in_order = [loaded[name] for name in models]
     return in_order, ops.describe() | {f"kv memory of {model.served.name}": str(model.pool) for model in in_order}
 

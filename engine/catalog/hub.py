@@ -33,6 +33,7 @@ _TEXTS = (
     "chat_template.jinja",
     "additional_chat_templates/tool_use.jinja",
 )
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
 _RECORD = ".fetched"
 """JSON: the revision that was asked for, its commit, and the digest of each file."""
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -104,6 +105,22 @@ def fetch(
     path = fetched(name, models_dir)
     assert path is not None
     return path
+
+
+def size_bytes(name: str, models_dir: Path, *, revision: str | None = None, file: str | None = None) -> int:
+    """Bytes of the files that `fetch` downloads, from the repository's listing alone.
+
+    Raises:
+        DownloadError, FetchError: as `fetch`.
+    """
+    if not is_repository(name):
+        raise FetchError(f"{name!r} is not the name of a repository, OWNER/NAME")
+    with _plain_errors(name, revision, models_dir):
+        repository = _Repository(name, revision or "main")
+        files = _first_files(repository, file)
+        if files[-1].name == _INDEX:
+            files += [each for each in repository.files.values() if _SHARD.fullmatch(each.name)]
+    return sum(each.size_bytes for each in files)
 
 
 def _folder(name: str, models_dir: Path) -> Path:

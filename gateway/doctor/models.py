@@ -1,24 +1,19 @@
 """Checks the served models, their memory, and the service classes."""
 
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from engine.catalog.catalog import available
 from engine.checkpoints.checkpoint import open_checkpoint
-from engine.memory.kv_memory import host_budget
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.layout import expected_tensors
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.process.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
+from gateway.process.host_memory import host_need
 from kernels.dispatch import missing_for_cuda
-
-PROCESS_BYTES = 2**30
-"""Memory of the process besides weights and KV: libraries, the embedded ClickHouse, requests in flight."""
-_GIB = 2**30
 
 
 def service_classes(settings: Settings) -> Iterator[Finding]:
@@ -42,9 +37,9 @@ def models(settings: Settings) -> Iterator[Finding]:
             unusable.append(f"there is no {name} ({path})")
             continue
         try:
-            parameters += _parameters(path)
+            parameters += count_parameters(path)
         except (UnsupportedCheckpoint, OSError) as error:
-            unusable.append(f"{name}: {error}")
+            unusable.append(f"{name}: {path}: {error}")
     if unusable:
         yield failure("models", "; ".join(unusable), "correct [models] in turnpike.toml")
         return
@@ -65,7 +60,12 @@ def _found(settings: Settings) -> dict[str, Path]:
     return {name: fetched[name] for name in (DEFAULT_MODEL, DEFAULT_SMALL_MODEL) if name in fetched}
 
 
-def _parameters(path: Path) -> int:
+def count_parameters(path: Path) -> int:
+    """The number of weights of a checkpoint, from its headers.
+
+    Raises:
+        UnsupportedCheckpoint: it cannot be served.
+    """
     return sum(math.prod(shape) for _, shape in expected_tensors(open_checkpoint(path).config))
 
 
@@ -73,15 +73,7 @@ def _memory(settings: Settings, parameters: int, count: int) -> Finding:
     """Whether host memory suffices. Only the engine knows a GPU's memory, after loading the models."""
     if settings.device != "cpu" and missing_for_cuda() is None:
         return ok("memory", f"{parameters / 1e9:.2f} billion parameters on the GPU; KV takes what they leave")
-    page = os.sysconf("SC_PAGE_SIZE")
-    total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
-    weights = parameters * (4 if settings.dtype == "float32" else 2)
-    kv = settings.kv_cache_bytes * count if settings.kv_cache_bytes else host_budget(free, 1).kv_bytes
-    needed = weights + kv + PROCESS_BYTES
-    detail = (
-        f"{weights / _GIB:.1f} GiB of weights, {kv / _GIB:.1f} of KV and {PROCESS_BYTES / _GIB:.0f} for the process, "
-        f"of {total / _GIB:.1f}"
-    )
-    if needed > total:
-        return failure("memory", f"{detail}: it cannot hold", "set kv_cache_bytes lower, or serve smaller models")
-    return ok("memory", detail)
+    need = host_need(settings, parameters * (4 if settings.dtype == "float32" else 2), count)
+    if not need.fits:
+        return failure("memory", f"{need}: it cannot hold", "set kv_cache_bytes lower, or serve smaller models")
+    return ok("memory", str(need))

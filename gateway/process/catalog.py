@@ -63,6 +63,25 @@ def fetch_model(
         raise OperatorError(str(error)) from error
 
 
+def size_to_fetch(name: str, models_dir: Path, *, revision: str | None = None, file: str | None = None) -> int:
+    """Bytes that `fetch_model` would download; 0: the model is there.
+
+    Raises:
+        OperatorError: the hub does not say, or the catalogue has no such model.
+    """
+    try:
+        if "/" in name:
+            if hub.fetched(name, models_dir) is not None:
+                return 0
+            return hub.size_bytes(name, models_dir, revision=revision, file=file)
+    except FetchError as error:
+        raise OperatorError(str(error)) from error
+    entry = next((each for each in available(models_dir) if each.name == name), None)
+    if entry is None:
+        raise OperatorError(f"no model is called {name!r}: see turnpike models list")
+    return 0 if entry.fetched else entry.size_bytes
+
+
 def find_model(named: str, served: Mapping[str, Path], models_dir: Path, report: Report) -> Path:
     """Resolve a model on the command line: an existing path, a served name, a fetched repository `owner/name`, or a
     name of the catalogue, which is downloaded.

@@ -120,7 +120,7 @@ group(
     "Routing of requests to models.",
     {**policies.commands_of("routing"), "shares": usage.shares, "fit": route.fit, "score": route.score},
 )
-group(app, "models", "Models that can be downloaded by name.", {"fetch": models.fetch, "list": models.list_all})
+group(app, "models", "Models on this machine.", {"add": models.add, "fetch": models.fetch, "list": models.list_all})
 group(app, "db", "The SQL database of tenants, keys and limits.", {"upgrade": database.upgrade})
 group(app, "kafka", "The Kafka topic of usage events.", {"create-topic": sink.create_topic})
 

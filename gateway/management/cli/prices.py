@@ -59,9 +59,16 @@ def set_price(
 
 
 def create_price(
-    client: "AdminClient", model: str, input: str, output: str, cached: str | None, **members: Any
+    client: "AdminClient",
+    model: str,
+    input: str,
+    output: str,
+    cached: str | None,
+    *,
+    warns: bool = True,
+    **members: Any,
 ) -> None:
-    """Set a price and print it. `members`: others of the operation's.
+    """Set a price and print it. `warns` of a model that is not served. `members`: others of the operation's.
 
     Raises:
         typer.BadParameter: an amount is no number.
@@ -76,7 +83,7 @@ def create_price(
         f"{added['cached_input_dollars_per_million']}, output {added['output_dollars_per_million']} dollars per "
         f"million tokens ({_multipliers(added)})"
     )
-    if added["served"] is False:
+    if warns and added["served"] is False:
         warn(f"no model is served as {model}: turnpike serve --model {model}=PATH")
 
 
