@@ -1,4 +1,4 @@
-"""What a gateway needs of the machine's memory."""
+"""Memory that a gateway needs of its machine."""
 
 import os
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class HostNeed:
 
 
 def host_need(settings: Settings, weights_bytes: int, models: int) -> HostNeed:
-    """What `models` models with these weights need on this machine's CPU."""
+    """Memory for `models` models with these weights on this machine's CPU."""
     page = os.sysconf("SC_PAGE_SIZE")
     total, free = (os.sysconf(name) * page for name in ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES"))
     kv = settings.kv_cache_bytes * models if settings.kv_cache_bytes else host_budget(free, 1).kv_bytes

@@ -48,7 +48,7 @@ def add(
     """Fetch a model if it is missing, set its price, and enter it in turnpike.toml of the data directory.
 
     Says first what is downloaded and what the model needs of the memory. The next start of turnpike serve serves it.
-    Works on this machine only: it is about this machine's files.
+    Works on this machine only, as the files are there.
     """
     if free == (input is not None or output is not None or cached is not None) or (input is None) != (output is None):
         raise typer.BadParameter("give --input and --output, or --free")

@@ -57,6 +57,7 @@ async def test_a_price_is_told_exactly_and_never_changed(admin: Admin) -> None:
     assert (error["code"], error["param"]) == ("price_refused", "effective_from")
     later = await admin.post("/prices", TERMS | {"effective_from": "2026-02-01T00:00:00Z", "output": "1"})
     other = await admin.post("/prices", TERMS | {"model": "a"})
+    assert [each.pop("served") for each in (first, later, other)] == [None, None, None]
     assert await admin.every("/prices", 1) == [other, first, later]
     assert (await admin.get("/prices", params={"model": "m"}))["data"] == [first, later]
     told = (await admin.get("/audit", params={"resource": "price"}))["data"]

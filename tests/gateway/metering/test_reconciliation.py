@@ -25,6 +25,7 @@ from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.metering.signature import SignaturePolicy
 from gateway.metering.sink.intake import EVENTS_TABLE, STORED_COLUMNS, row_of
 from tests.support.clickhouse_server import ClickHouseServer
+from tests.support.command_line import ok
 from tests.support.usage_requests import (
     NOW_MS,
     SIGNATURES,
@@ -213,13 +214,19 @@ async def test_the_command_says_what_differs_and_fails(
     monkeypatch.setenv("TURNPIKE_JOURNAL_PATH", str(path))
     monkeypatch.setenv("TURNPIKE_ANALYTICS_URL", clickhouse_url)
     events = journalled(path)
-    day = ["--from", events[0].occurred_at.strftime("%Y-%m-%d"), "--to", "2099-01-01"]
+    day = [
+        "--from",
+        events[0].occurred_at.strftime("%Y-%m-%d"),
+        "--to",
+        f"{events[-1].occurred_at + timedelta(days=30):%Y-%m-%d}",
+    ]
 
     async def turnpike(*arguments: str) -> tuple[int, str]:
         result = await anyio.to_thread.run_sync(lambda: CliRunner().invoke(app, ["reconcile", *day, *arguments]))
         assert quote(clickhouse_server.password, safe="") not in result.output
         return result.exit_code, result.output
 
+    await anyio.to_thread.run_sync(lambda: ok("db", "upgrade"))
     code, output = await turnpike()
     assert (code, output.splitlines()[-1]) == (0, "they agree")
     await delete(analytics, events[7])
