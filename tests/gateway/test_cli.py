@@ -239,7 +239,11 @@ class TestFrame:
         ["serve", "doctor", "tenant create", "tenant list", "key create", "key list", "key revoke", "db upgrade"],
     )
     def test_help_says_where_the_data_lives(self, command: str) -> None:
-        assert "--data-dir" in ok(*command.split(), "--help")
+        assert "--data-dir DIR" in ok(*command.split(), "--help")
+
+    @pytest.mark.parametrize("command", ["tenant list", "invoice draft", "reconcile", "route set", "session show"])
+    def test_help_says_how_to_reach_a_gateway(self, command: str) -> None:
+        assert "TURNPIKE_ADMIN_KEY" in ok(*command.split(), "--help")
 
     def test_an_unknown_command(self) -> None:
         assert "No such command 'sreve'" in failure(2, "sreve")

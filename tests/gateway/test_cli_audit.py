@@ -71,6 +71,7 @@ CHANGES_NOTHING = {
     "models list",
     "price list",
     "reconcile",
+    "refusals",
     "request list",
     "request show",
     "route fit",

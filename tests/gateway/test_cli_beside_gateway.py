@@ -74,6 +74,13 @@ def test_a_change_is_the_gateways_and_names_the_user(program: Program) -> None:
     assert {"POST"} <= {request["method"] for request in requests}
 
 
+def test_a_price_of_a_model_that_is_not_served_is_a_warning(program: Program) -> None:
+    command = ["price", "set", "absent", "--input", "1", "--output", "2", "--data-dir", str(program.data_dir)]
+    done = subprocess.run([TURNPIKE, *command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert done.stderr.startswith("turnpike: warning: no model is served as absent")
+
+
 def test_the_socket_is_the_owners(program: Program) -> None:
     assert stat.S_IMODE((program.data_dir / SOCKET_NAME).stat().st_mode) == 0o600
 

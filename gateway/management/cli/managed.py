@@ -33,7 +33,10 @@ def managed(command: "Callable[Concatenate[AdminClient, P], None]") -> Callable[
     added = {"url": Url, "data_dir": DataDir}
     parameters = [
         *own,
-        *(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in added),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+            for name, hint in added.items()
+        ),
     ]
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # it tells the options
         [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]

@@ -169,7 +169,8 @@ class UnixConnection(http.client.HTTPConnection):
 
 
 def over_tcp(url: str, key: str, warn: Callable[[str], None]) -> OverHTTP:
-    """The admin API of the gateway at a URL, `https://gateway.example.com` or with a path before `/admin/v1`.
+    """The admin API of the gateway at a URL, `https://gateway.example.com` or with a path before `/admin/v1`. The `/v1`
+    at the end of a base URL of SDKs is left out.
 
     Raises:
         OperatorError: it is no such URL.
@@ -191,7 +192,9 @@ def over_tcp(url: str, key: str, warn: Callable[[str], None]) -> OverHTTP:
         connection = http.client.HTTPConnection(parts.hostname, port, timeout=CONNECT_S)
         if parts.hostname not in ("127.0.0.1", "::1", "localhost"):
             warn(f"the administrator's key can be read on the way to {parts.hostname}: use https")
-    return OverHTTP(connection, f"{parts.scheme}://{parts.netloc}", warn, base=parts.path.rstrip("/"), key=key)
+    return OverHTTP(
+        connection, f"{parts.scheme}://{parts.netloc}", warn, base=parts.path.rstrip("/").removesuffix("/v1"), key=key
+    )
 
 
 def over_socket(path: Path, connected: socket.socket, warn: Callable[[str], None]) -> OverHTTP:

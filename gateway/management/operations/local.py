@@ -45,6 +45,11 @@ def local_administrator(uid: int) -> Administrator:
     return Administrator(command_line_actor(user), user, Role.ADMIN)
 
 
+def current_user() -> str:
+    """The name of the user that this process runs as."""
+    return user_name(os.getuid())
+
+
 def user_name(uid: int) -> str:
     """The login name of a user, or the user's number where it has no name."""
     try:

@@ -1,6 +1,5 @@
 """The audit log: complete, true, append-only."""
 
-import os
 from decimal import Decimal
 
 import pytest
@@ -10,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from gateway.management.http.app import AdminApp
 from gateway.management.operations.change import COMMAND_LINE, SETTINGS, Changes, command_line_actor
 from gateway.management.operations.context import AdminContext
-from gateway.management.operations.local import user_name
+from gateway.management.operations.local import current_user
 from gateway.management.operations.prices import declare_prices
 from gateway.management.operations.tables import AuditRow
 from gateway.process.serving import make_demo_key
@@ -159,4 +158,4 @@ async def test_the_demos_tenant_and_key_are_told(context: AdminContext) -> None:
     async with context.reading() as connection:
         entries = (await connection.execute(query)).all()
     assert [entry.resource for entry in entries] == ["tenant", "key", "key"]
-    assert {entry.actor for entry in entries} == {command_line_actor(user_name(os.getuid()))}
+    assert {entry.actor for entry in entries} == {command_line_actor(current_user())}
