@@ -37,6 +37,10 @@ def bind(host: str, port: int) -> socket.socket:
 
 def local_url(listener: socket.socket) -> str:
     """The server's URL for clients on this machine."""
-    host, port = listener.getsockname()[:2]
+    return url_of(*listener.getsockname()[:2])
+
+
+def url_of(host: str, port: int) -> str:
+    """The URL, for clients on this machine, of a server that listens on an address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

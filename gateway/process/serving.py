@@ -11,9 +11,11 @@ from engine.engine import Engine
 from gateway.app import create_app, create_local_app
 from gateway.config.settings import Settings
 from gateway.generation.service_classes import TierClasses
+from gateway.management.console.links import ConsoleLinks
 from gateway.management.http.app import AdminApp
-from gateway.management.operations.change import Changes
-from gateway.management.operations.local import LocalOperations
+from gateway.management.operations.change import Changes, command_line_actor
+from gateway.management.operations.local import LocalOperations, current_user
+from gateway.management.operations.roles import Role
 from gateway.process.admin_socket import AdminSocket
 from gateway.process.demo_banner import demo_banner
 from gateway.process.listener import local_url
@@ -59,6 +61,13 @@ def serve(
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, engine, pepper, listener, termination, announce, demo=demo))
+
+
+async def console_link(admin: AdminApp, url: str) -> str:
+    """A link that logs in to the console of the gateway at `url` once, within 10 minutes, as an administrator."""
+    user = current_user()
+    links = ConsoleLinks(admin.context.database, admin.context.pepper, admin.context.now)
+    return (await links.create(url, Role.ADMIN, user, command_line_actor(user))).url
 
 
 async def make_demo_key(admin: AdminApp, tier: str) -> str:

@@ -9,6 +9,7 @@ from gateway.management.cli import (
     audit,
     bench,
     config,
+    console,
     credit,
     database,
     distill,
@@ -84,6 +85,7 @@ group(
     "Keys of administrators, for the admin API.",
     {"create": admin_keys.create, "list": admin_keys.list_all, "revoke": admin_keys.revoke},
 )
+group(app, "console", "The web console.", {"link": console.link})
 group(
     app,
     "limit",

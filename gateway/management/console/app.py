@@ -16,6 +16,7 @@ from gateway.http.middleware import BodyLimit
 from gateway.http.request_state import request_state
 from gateway.management.console.forms import NO_FORM, Form, read_form, read_pairs
 from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
+from gateway.management.console.links import LINK_PATH
 from gateway.management.console.login import SESSION_COOKIE, SessionAuth
 from gateway.management.console.login_views import LoginView
 from gateway.management.console.page_renderer import PageRenderer, SessionUser
@@ -101,6 +102,8 @@ class ConsoleApp:
         session_user = await self._session_user(request)
         if path == f"{PREFIX}/login":
             return await self._login_view.login(request, session_user)
+        if path == LINK_PATH:
+            return await self._login_view.link(request, session_user)
         if session_user is None:
             return self._to_login(request)
         request.scope[_SESSION_USER] = session_user

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -11,6 +12,7 @@ from starlette.datastructures import Headers
 
 from gateway.http.errors import APIError
 from gateway.management.console.headers import is_loopback
+from gateway.management.console.links import ConsoleLinks
 from gateway.management.console.revocations import SessionRevocations
 from gateway.management.console.sessions import LIFETIME, ConsoleSessions, KeyKind, Session
 from gateway.management.console.throttle import LoginThrottle
@@ -60,12 +62,14 @@ class SessionAuth:
         administrators: Administrators,
         tenants: Tenants,
         ended: SessionRevocations,
+        links: ConsoleLinks,
         pepper: bytes,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._administrators = administrators
         self._tenants = tenants
         self._ended = ended
+        self._links = links
         self._throttle = LoginThrottle()
         self.sessions = ConsoleSessions(pepper, now)
 
@@ -77,6 +81,30 @@ class SessionAuth:
             APIError: 429, too many failures from there.
             StoreUnavailable: the database does not answer.
         """
+        with self._throttled(address):
+            if presented.startswith(f"{ADMIN_PREFIX}-"):
+                return self._open_for(await self._administrators.authenticate(presented))
+            principal = await self._tenants.authenticate(presented)
+            return OpenedSession(self.sessions.open(KeyKind.TENANT, principal.key_id), TenantUser(principal))
+
+    async def enter_by_link(self, token: str, address: str) -> OpenedSession:
+        """Open a session with the token of a link, which is used up by it.
+
+        Raises:
+            InvalidKey: the link is unknown, used or expired, or its key is revoked.
+            APIError, StoreUnavailable: as in `enter`.
+        """
+        with self._throttled(address):
+            key_id = await self._links.redeem(token)
+            if key_id is None:
+                raise InvalidKey("no such link")
+            return self._open_for(await self._administrators.in_use(key_id))
+
+    def _open_for(self, administrator: Administrator) -> OpenedSession:
+        return OpenedSession(self.sessions.open(KeyKind.ADMIN, administrator.key_id), AdministratorUser(administrator))
+
+    @contextmanager
+    def _throttled(self, address: str) -> Iterator[None]:
         wait_s = self._throttle.wait_s(address)
         if wait_s > 0:
             raise APIError(
@@ -88,12 +116,7 @@ class SessionAuth:
         self._throttle.count_try(address)
         failed = False
         try:
-            if presented.startswith(f"{ADMIN_PREFIX}-"):
-                administrator = await self._administrators.authenticate(presented)
-                token = self.sessions.open(KeyKind.ADMIN, administrator.key_id)
-                return OpenedSession(token, AdministratorUser(administrator))
-            principal = await self._tenants.authenticate(presented)
-            return OpenedSession(self.sessions.open(KeyKind.TENANT, principal.key_id), TenantUser(principal))
+            yield
         except InvalidKey:
             failed = True
             raise

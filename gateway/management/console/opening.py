@@ -5,6 +5,7 @@ from starlette.types import ASGIApp
 from gateway.generation.stages import Stages
 from gateway.management.console.app import ConsoleApp
 from gateway.management.console.context import ConsoleContext
+from gateway.management.console.links import ConsoleLinks
 from gateway.management.console.login import SessionAuth
 from gateway.management.console.pages import every_passage, every_screen
 from gateway.management.console.revocations import SessionRevocations
@@ -31,5 +32,6 @@ def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
         now=admin.context.now,
     )
     ended = SessionRevocations(admin.context.database, admin.context.now)
-    session_auth = SessionAuth(admin, services.authenticator, ended, admin.context.pepper, admin.context.now)
+    links = ConsoleLinks(admin.context.database, admin.context.pepper, admin.context.now)
+    session_auth = SessionAuth(admin, services.authenticator, ended, links, admin.context.pepper, admin.context.now)
     return ConsoleApp(admin.operations, session_auth, every_screen(context), every_passage(context))

@@ -90,6 +90,14 @@ class PageRenderer:
         values = {"next": address, "error": error, "secure": secure}
         return self._page(request, "login.html", self._frame(request, None, "Log in"), values, status)
 
+    def link(self, request: Request, token: str | None, *, error: str = "", status: int = 200) -> Response:
+        """The page of a link that logs in. `token`: its token; None: the link was refused. The token is in the page's
+        address: no request from the page repeats it."""
+        frame = self._frame(request, None, "Log in")
+        response = self._page(request, "link.html", frame, {"token": token, "error": error}, status)
+        response.headers["referrer-policy"] = "strict-origin"
+        return response
+
     def first_address(self, user: User) -> str | None:
         """The address of the first screen that a user may see; None if there is none."""
         return next((PREFIX + screens[0].path for screens in self._navigation(user).values()), None)

@@ -9,7 +9,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.common.ids import pepper_id
-from gateway.management.operations.change import Changes
+from gateway.management.operations.change import Change, Changes
 from gateway.management.operations.roles import Administrator, Role
 from gateway.management.operations.timestamps import instant
 from gateway.tenancy.changes import MAX_KEY_NAME_CHARS
@@ -62,15 +62,8 @@ class AdminKeyStore:
         Raises:
             InvalidName: not 1 to 128 printable characters.
         """
-        if not 0 < len(name) <= MAX_KEY_NAME_CHARS or not name.isprintable():
-            raise InvalidName(f"an administrator's key has a name of at most {MAX_KEY_NAME_CHARS} printable characters")
-        key = new_key(ADMIN_PREFIX)
         async with self._changes.change(actor, "") as change:
-            record = AdminKeyRecord(key.public_id, name, role, key.last_four, change.at)
-            row = {"digest": key.digest(self._pepper), "pepper_id": pepper_id(self._pepper), **asdict(record)}
-            await change.connection.execute(insert(AdminKeyRow).values(row))
-            change.record("create", "admin_key", record.public_id, after=_told(record))
-        return CreatedAdminKey(record, key.plaintext)
+            return await create_admin_key(change, self._pepper, name, role)
 
     async def list_all(self) -> tuple[AdminKeyRecord, ...]:
         """All keys, revoked ones too, from the oldest."""
@@ -87,15 +80,7 @@ class AdminKeyStore:
             UnknownAdminKey: no such key.
         """
         async with self._changes.change(actor, "") as change:
-            here = AdminKeyRow.public_id == public_id
-            before = (await change.connection.execute(_RECORDS.where(here))).first()
-            if before is None:
-                raise UnknownAdminKey("there is no administrator's key with that public id")
-            in_use = AdminKeyRow.revoked_at.is_(None)
-            await change.connection.execute(update(AdminKeyRow).where(here, in_use).values(revoked_at=change.at))
-            after = _record((await change.connection.execute(_RECORDS.where(here))).one())
-            change.record("revoke", "admin_key", public_id, before=_told(_record(before)), after=_told(after))
-        return after
+            return await revoke_admin_key(change, public_id)
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Administrator]]:
         """Those of `public_ids` that are not revoked."""
@@ -120,6 +105,45 @@ class AdminKeyStore:
         with answering():
             async with self._database.begin() as connection:
                 await connection.execute(statement)
+
+
+async def create_admin_key(change: Change, pepper: bytes, name: str, role: Role) -> CreatedAdminKey:
+    """
+    Raises:
+        InvalidName: not 1 to 128 printable characters.
+    """
+    if not 0 < len(name) <= MAX_KEY_NAME_CHARS or not name.isprintable():
+        raise InvalidName(f"an administrator's key has a name of at most {MAX_KEY_NAME_CHARS} printable characters")
+    key = new_key(ADMIN_PREFIX)
+    record = AdminKeyRecord(key.public_id, name, role, key.last_four, change.at)
+    row = {"digest": key.digest(pepper), "pepper_id": pepper_id(pepper), **asdict(record)}
+    await change.connection.execute(insert(AdminKeyRow).values(row))
+    change.record("create", "admin_key", record.public_id, after=_told(record))
+    return CreatedAdminKey(record, key.plaintext)
+
+
+async def revoke_admin_key(change: Change, public_id: str) -> AdminKeyRecord:
+    """Revoking twice keeps the first time.
+
+    Raises:
+        UnknownAdminKey: no such key.
+    """
+    here = AdminKeyRow.public_id == public_id
+    before = (await change.connection.execute(_RECORDS.where(here))).first()
+    if before is None:
+        raise UnknownAdminKey("there is no administrator's key with that public id")
+    in_use = AdminKeyRow.revoked_at.is_(None)
+    await change.connection.execute(update(AdminKeyRow).where(here, in_use).values(revoked_at=change.at))
+    after = _record((await change.connection.execute(_RECORDS.where(here))).one())
+    change.record("revoke", "admin_key", public_id, before=_told(_record(before)), after=_told(after))
+    return after
+
+
+async def find_admin_key(change: Change, name: str, role: Role) -> AdminKeyRecord | None:
+    """The oldest key of that name and role that is not revoked."""
+    query = _RECORDS.where(AdminKeyRow.name == name, AdminKeyRow.role == role.value, AdminKeyRow.revoked_at.is_(None))
+    found = (await change.connection.execute(query.order_by(AdminKeyRow.created_at).limit(1))).first()
+    return None if found is None else _record(found)
 
 
 def _record(row: Any) -> AdminKeyRecord:

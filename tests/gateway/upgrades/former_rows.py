@@ -122,6 +122,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
     ),
     "session_windows": [{"tenant_id": ACME, "policy": "summary"}],
     "ended_console_sessions": [{"id": "AAAAAAAAAAAAAAAAAAAAAA", "over_at": LATER}],
+    "console_links": [{"digest": bytes(32), "key_id": "adminkey0001", "expires_at": LATER}],
 }
 """By table, each after those it refers to. A row has all columns that its table ever had; a revision takes its own."""
 
