@@ -96,10 +96,13 @@ async def _serve(
     try:
         services, admin = await open_services(settings, engine, database, pepper)
         demo_key = await make_demo_key(admin, TierClasses(settings).default_tier) if demo else None
+        link = await console_link(admin, local_url(listener)) if demo else None
 
         def on_ready() -> None:
             termination.begins(server.begin_drain)
             announce(demo_key)
+            if link is not None:
+                print(f"The console, for one login within 10 minutes:\n\n{link}\n", flush=True)
 
         server = Server(
             create_app(settings, services, admin),

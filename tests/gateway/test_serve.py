@@ -42,6 +42,7 @@ class Gateway:
         self.url = f"http://127.0.0.1:{port}"
         self.banner = self._read_banner()
         self.key = key_of(self.banner)
+        self.console_link = self._read_link()
 
     def _read_banner(self) -> str:
         assert self.process.stdout is not None
@@ -54,6 +55,11 @@ class Gateway:
         """Run the banner's commands in a shell and return their output."""
         shell = ["bash", "-ec", commands_of(self.banner)]
         return subprocess.run(shell, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    def _read_link(self) -> str:
+        """The link to the console, a line of its own below the banner."""
+        assert self.process.stdout is not None
+        return next(line.strip() for line in self.process.stdout if line.startswith("http"))
 
     def turnpike(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Another command on the same data."""
@@ -91,6 +97,18 @@ def test_the_banner_leads_to_everything_and_fits_a_terminal(gateway: Gateway) ->
     assert f"rm -r {data}" in gateway.banner
     assert "temperature" not in gateway.banner
     assert all(len(line) <= 80 for line in gateway.banner.splitlines() if data not in line and "rm -r" not in line)
+
+
+def test_the_printed_link_logs_in_to_the_console_once(gateway: Gateway) -> None:
+    link, token = gateway.console_link, gateway.console_link.partition("token=")[2]
+    assert link.startswith(f"{gateway.url}/console/link?")
+    with httpx.Client() as browser:
+        assert browser.get(link).status_code == 200
+        answer = browser.post(f"{gateway.url}/console/link", data={"token": token})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/console")
+        assert browser.get(f"{gateway.url}/console/tenants").status_code == 200
+    assert httpx.post(f"{gateway.url}/console/link", data={"token": token}).status_code == 401
+    assert token not in gateway.log.read_text()
 
 
 def test_a_revoked_key_is_refused_within_five_seconds(gateway: Gateway) -> None:
