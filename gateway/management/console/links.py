@@ -15,7 +15,7 @@ from sqlalchemy import delete, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.management.console.tables import ConsoleLinkRow
-from gateway.management.operations.admin_keys import create_admin_key, find_admin_key
+from gateway.management.operations.admin_keys import find_admin_key, insert_admin_key
 from gateway.management.operations.change import Changes
 from gateway.management.operations.roles import Role
 from gateway.management.operations.timestamps import instant
@@ -53,7 +53,7 @@ class ConsoleLinks:
         async with self._changes.change(actor, "") as change:
             key = await find_admin_key(change, name, role)
             if key is None:
-                key = (await create_admin_key(change, self._pepper, name, role)).record
+                key = (await insert_admin_key(change, self._pepper, name, role)).record
             expires_at = change.at + LINK_LIFETIME
             row = {"digest": self._digest(token), "key_id": key.public_id, "expires_at": expires_at}
             await change.connection.execute(delete(ConsoleLinkRow).where(ConsoleLinkRow.expires_at <= change.at))

@@ -21,6 +21,7 @@ _IN_PATH = frozenset({"readLimitUse", "draftInvoice"})
 _IN_QUERY = frozenset(
     {
         "listKeys",
+        "readKeyUse",
         "listInvoices",
         "readUsage",
         "readLatencies",

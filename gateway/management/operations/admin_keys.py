@@ -63,15 +63,15 @@ class AdminKeyStore:
             InvalidName: not 1 to 128 printable characters.
         """
         async with self._changes.change(actor, "") as change:
-            return await create_admin_key(change, self._pepper, name, role)
+            return await insert_admin_key(change, self._pepper, name, role)
 
     async def list_all(self) -> tuple[AdminKeyRecord, ...]:
         """All keys, revoked ones too, from the oldest."""
         with answering():
             async with self._database.connect() as connection:
-                query = _RECORDS.order_by(AdminKeyRow.created_at, AdminKeyRow.public_id)
+                query = RECORDS.order_by(AdminKeyRow.created_at, AdminKeyRow.public_id)
                 rows = (await connection.execute(query)).all()
-        return tuple(map(_record, rows))
+        return tuple(map(admin_key_record, rows))
 
     async def revoke(self, public_id: str, actor: str) -> AdminKeyRecord:
         """Refuse a key from now on, for good. Revoking twice keeps the first time.
@@ -80,7 +80,7 @@ class AdminKeyStore:
             UnknownAdminKey: no such key.
         """
         async with self._changes.change(actor, "") as change:
-            return await revoke_admin_key(change, public_id)
+            return await mark_revoked(change, public_id)
 
     async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey[Administrator]]:
         """Those of `public_ids` that are not revoked."""
@@ -107,7 +107,7 @@ class AdminKeyStore:
                 await connection.execute(statement)
 
 
-async def create_admin_key(change: Change, pepper: bytes, name: str, role: Role) -> CreatedAdminKey:
+async def insert_admin_key(change: Change, pepper: bytes, name: str, role: Role) -> CreatedAdminKey:
     """
     Raises:
         InvalidName: not 1 to 128 printable characters.
@@ -122,31 +122,31 @@ async def create_admin_key(change: Change, pepper: bytes, name: str, role: Role)
     return CreatedAdminKey(record, key.plaintext)
 
 
-async def revoke_admin_key(change: Change, public_id: str) -> AdminKeyRecord:
+async def mark_revoked(change: Change, public_id: str) -> AdminKeyRecord:
     """Revoking twice keeps the first time.
 
     Raises:
         UnknownAdminKey: no such key.
     """
     here = AdminKeyRow.public_id == public_id
-    before = (await change.connection.execute(_RECORDS.where(here))).first()
+    before = (await change.connection.execute(RECORDS.where(here))).first()
     if before is None:
         raise UnknownAdminKey("there is no administrator's key with that public id")
     in_use = AdminKeyRow.revoked_at.is_(None)
     await change.connection.execute(update(AdminKeyRow).where(here, in_use).values(revoked_at=change.at))
-    after = _record((await change.connection.execute(_RECORDS.where(here))).one())
-    change.record("revoke", "admin_key", public_id, before=_told(_record(before)), after=_told(after))
+    after = admin_key_record((await change.connection.execute(RECORDS.where(here))).one())
+    change.record("revoke", "admin_key", public_id, before=_told(admin_key_record(before)), after=_told(after))
     return after
 
 
 async def find_admin_key(change: Change, name: str, role: Role) -> AdminKeyRecord | None:
     """The oldest key of that name and role that is not revoked."""
-    query = _RECORDS.where(AdminKeyRow.name == name, AdminKeyRow.role == role.value, AdminKeyRow.revoked_at.is_(None))
+    query = RECORDS.where(AdminKeyRow.name == name, AdminKeyRow.role == role.value, AdminKeyRow.revoked_at.is_(None))
     found = (await change.connection.execute(query.order_by(AdminKeyRow.created_at).limit(1))).first()
-    return None if found is None else _record(found)
+    return None if found is None else admin_key_record(found)
 
 
-def _record(row: Any) -> AdminKeyRecord:
+def admin_key_record(row: Any) -> AdminKeyRecord:
     public_id, name, role, *rest = row
     return AdminKeyRecord(public_id, name, Role(role), *rest)
 
@@ -155,4 +155,5 @@ def _told(record: AdminKeyRecord) -> dict[str, Any]:
     return {"name": record.name, "role": record.role.value, "revoked_at": instant(record.revoked_at)}
 
 
-_RECORDS = select(*(getattr(AdminKeyRow, each.name) for each in fields(AdminKeyRecord)))
+RECORDS = select(*(getattr(AdminKeyRow, each.name) for each in fields(AdminKeyRecord)))
+"""Rows for `admin_key_record`."""

@@ -29,6 +29,7 @@ from gateway.tenancy.errors import (
     KeyNotInUse,
     StoreUnavailable,
     TenantExists,
+    UnknownAdminKey,
     UnknownKey,
     UnknownTenant,
 )
@@ -37,6 +38,7 @@ from gateway.tenancy.policies import InvalidPolicy
 _ANSWERS: Mapping[type[OperatorError], tuple[int, str, str | None]] = {
     UnknownTenant: (404, "tenant_not_found", None),
     UnknownKey: (404, "key_not_found", None),
+    UnknownAdminKey: (404, "key_not_found", None),
     UnknownInvoice: (404, "invoice_not_found", None),
     InvalidName: (400, "invalid_value", "name"),
     InvalidGrant: (400, "invalid_value", None),

@@ -4,13 +4,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from sqlalchemy import or_
+
 from gateway.http.errors import invalid
 from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.paging import PAGE_QUERY, Listing, page_of
 from gateway.management.operations.roles import ADMINS, READERS
 from gateway.management.operations.routes import OperationInput, Routes
-from gateway.management.operations.schema import Instant, Record, optional
+from gateway.management.operations.schema import Boolean, Instant, Record, Text, optional
 from gateway.management.operations.wire import (
     CREATED_KEY,
     KEY,
@@ -25,7 +27,7 @@ from gateway.tenancy.changes import MAX_OVERLAP, KeyGrant
 from gateway.tenancy.errors import InvalidExpiry
 from gateway.tenancy.queries import KEY_COLUMNS, key_of, key_record
 from gateway.tenancy.records import CreatedKey, KeyRecord
-from gateway.tenancy.tables import KeyRow
+from gateway.tenancy.tables import KeyRow, TenantRow
 
 DEFAULT_OVERLAP = timedelta(hours=24)
 
@@ -44,12 +46,23 @@ class NewKey:
 
 ROUTES = Routes()
 _ONE = "/keys/{key_id}"
+_FILTERS = {
+    "tenant_id": optional(TENANT_ID),
+    "search": optional(Text(64), "Part of its name, its id, its last characters or its tenant's name."),
+    "revoked": optional(Boolean()),
+}
 
 
-@ROUTES.get("/keys", READERS, page_of("KeyPage", KEY), query={**PAGE_QUERY, "tenant_id": optional(TENANT_ID)})
+@ROUTES.get("/keys", READERS, page_of("KeyPage", KEY), query={**PAGE_QUERY, **_FILTERS})
 async def list_keys(context: AdminContext, call: OperationInput) -> Any:
     """List keys by age, including revoked ones."""
     statement = KEY_COLUMNS
+    if call.query["revoked"] is not None:
+        revoked = KeyRow.revoked_at.is_not(None)
+        statement = statement.where(revoked if call.query["revoked"] else ~revoked)
+    if call.query["search"] is not None:
+        columns = (KeyRow.name, KeyRow.public_id, KeyRow.last_four, TenantRow.name)
+        statement = statement.where(or_(*(each.icontains(call.query["search"], autoescape=True) for each in columns)))
     if call.query["tenant_id"] is not None:
         statement = statement.where(KeyRow.tenant_id == call.query["tenant_id"])
     async with context.reading() as connection:

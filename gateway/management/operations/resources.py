@@ -1,10 +1,12 @@
 """All routes of the admin API."""
 
 from gateway.management.operations import (
+    administrators,
     audit_entries,
     costs,
     credit,
     invoices,
+    key_use,
     keys,
     latencies,
     limit_use,
@@ -23,6 +25,7 @@ from gateway.management.operations.routes import Route
 _MODULES = (
     tenants,
     keys,
+    key_use,
     limits,
     limit_use,
     prices,
@@ -35,6 +38,7 @@ _MODULES = (
     credit,
     costs,
     audit_entries,
+    administrators,
 )
 """Each has `ROUTES`."""
 
