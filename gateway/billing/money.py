@@ -6,6 +6,7 @@ from gateway.billing.errors import InvalidAmount
 
 NANODOLLARS = 10**9
 """Nanodollars in a dollar."""
+NANODOLLARS_PER_CENT = NANODOLLARS // 100
 MAX_NANODOLLARS = 2**53 - 1
 """Largest stated amount: 9 million dollars, which Redis' Lua still counts exactly."""
 
@@ -17,6 +18,17 @@ def dollars(nanodollars: int) -> str:
     whole, fraction = divmod(abs(nanodollars), NANODOLLARS)
     decimals = f"{fraction:09d}".rstrip("0").ljust(2, "0")
     return f"{'-' if nanodollars < 0 else ''}{whole}.{decimals}"
+
+
+def to_cents(nanodollars: int) -> int:
+    """Whole cents, rounded half up: half a cent is rounded away from zero, also of a negative amount."""
+    cents = (abs(nanodollars) + NANODOLLARS_PER_CENT // 2) // NANODOLLARS_PER_CENT
+    return -cents if nanodollars < 0 else cents
+
+
+def cents(nanodollars: int) -> str:
+    """Dollars with two decimals, rounded by `to_cents`: `12.50`."""
+    return dollars(to_cents(nanodollars) * NANODOLLARS_PER_CENT)
 
 
 def dollars_per_million(nanodollars_per_token: int) -> str:

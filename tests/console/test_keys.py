@@ -2,7 +2,9 @@
 
 import re
 import sqlite3
+import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,9 @@ from playwright.async_api import expect
 from structlog.testing import capture_logs
 
 from tests.console.browser import Browsing
+from tests.console.events import of_tenant, used
 from tests.console.house import House
+from tests.console.html import rows
 
 SECRET = re.compile(r'id="secret"[^>]*>(tp-[a-z0-9]+-[A-Za-z0-9]+)<')
 
@@ -59,7 +63,7 @@ async def test_a_key_is_for_what_was_ticked(console: House) -> None:
     shown = await console.post(keys_of(console), "create", name="narrow", **fields)
     (secret,) = SECRET.findall(shown.text)
     page = await console.page(f"/keys/{secret.split('-')[1]}")
-    for fact in ("<dd>chat, usage</dd>", "<dd>org/tiny-2, tiny</dd>", "2099-01-02 12:30:00", ">in use<"):
+    for fact in ("<dd>chat, usage</dd>", "<dd>org/tiny-2, tiny</dd>", "2099-01-02 12:30:00", ">active<"):
         assert fact in page
 
 
@@ -102,7 +106,7 @@ async def test_a_key_is_narrowed_and_revoked(console: House) -> None:
     assert (await console.post(f"/keys/{key}", "narrow", scopes="embeddings", models="")).status_code == 303
     assert "<dd>embeddings</dd>" in await console.page(f"/keys/{key}")
     assert (await console.post(f"/keys/{key}", "narrow")).status_code == 303
-    assert "<dd>everything</dd>" in await console.page(f"/keys/{key}")
+    assert "<dd>all scopes</dd>" in await console.page(f"/keys/{key}")
     assert (await console.post(f"/keys/{key}", "revoke")).status_code == 303
     page = await console.page(f"/keys/{key}")
     assert ">revoked<" in page
@@ -119,9 +123,9 @@ async def test_a_tenant_sees_its_own_keys_without_a_way_to_them(console: House) 
     assert (await console.get(f"/keys/{id_of(console)}", "acme")).status_code == 403
 
 
-async def test_where_administrators_keys_are_made(console: House) -> None:
+async def test_administrators_keys_are_on_a_page_of_their_own(console: House) -> None:
     page = await console.page("/keys", "viewer")
-    assert "turnpike admin-key" in page
+    assert 'href="/console/users"' in page
     assert not any(console.keys[who].split("-")[1] in page.split("<main")[1] for who in ("admin", "billing", "viewer"))
 
 
@@ -141,13 +145,17 @@ async def test_by_keyboard_alone_a_tenant_gets_a_key_that_is_revoked(browsing: B
         raise AssertionError(f"Tab does not lead to {name}")
 
     await page.goto("/console/tenants")
+    await reach("Create a tenant")
+    await keyboard.press("Enter")
     await reach("Name")
     await keyboard.type("umbrella")
     await keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_contain_text("umbrella")
     await reach("Keys")
     await page.get_by_role("navigation", name="Pages of this tenant").get_by_role("link", name="Keys").press("Enter")
-    await reach("Name or purpose")
+    await reach("Create a key")
+    await keyboard.press("Enter")
+    await reach("Name")
     await keyboard.type("by hand")
     await keyboard.press("Enter")
     secret = await page.get_by_label("The key", exact=True).inner_text()
@@ -158,7 +166,7 @@ async def test_by_keyboard_alone_a_tenant_gets_a_key_that_is_revoked(browsing: B
     assert await page.evaluate("navigator.clipboard.readText()") == secret
     await reach("To the key's page")
     await keyboard.press("Enter")
-    await expect(page.get_by_role("heading", level=1)).to_contain_text("in use")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text("active")
     await reach("Revoke the key")
     await keyboard.press("Enter")
     await keyboard.press("Tab")
@@ -170,6 +178,39 @@ async def test_by_keyboard_alone_a_tenant_gets_a_key_that_is_revoked(browsing: B
 async def test_without_a_script_the_key_can_be_selected(browsing: Browsing) -> None:
     page = await browsing.page("admin", script=False)
     await page.goto(f"/console{keys_of(browsing.house)}")
+    await page.get_by_text("Create a key").click()
     await page.get_by_role("button", name="Create key").click()
     await expect(page.get_by_label("The key", exact=True)).to_have_text(re.compile("^tp-"))
     await expect(page.get_by_role("button", name="Copy")).to_be_hidden()
+
+
+async def test_the_keys_of_a_suspended_tenant_say_so(console: House) -> None:
+    tenant = f"/tenants/{console.tenant['acme'].id}"
+    await console.post(tenant, "suspend")
+    for path in (f"/keys/{id_of(console)}", "/keys?search=acme", f"{tenant}/keys"):
+        page = await console.page(path)
+        assert ">suspended<" in page
+        assert ">active<" not in page
+    await console.post(tenant, "resume")
+    assert ">active<" in await console.page(f"/keys/{id_of(console)}")
+
+
+async def test_keys_are_searched_and_say_who_created_them(console: House) -> None:
+    await console.post(keys_of(console), "create", name="batch jobs")
+    found = rows(await console.page("/keys?search=batch"), "Keys")
+    assert [(row[0], row[2]) for row in found] == [("batch jobs", "acme")]
+    assert found[0][7].endswith("by the admin")
+    assert "Show all keys" in await console.page("/keys?search=nothing-like-this")
+    assert "by the admin" not in await console.page("/keys", "acme")
+
+
+async def test_last_use_and_spending_come_with_the_first_request(console: House) -> None:
+    def row_of(page: str) -> list[str]:
+        return next(row for row in rows(page, "Keys") if row[1].startswith(id_of(console)))
+
+    assert row_of(await console.page("/keys"))[5:7] == ["never", "$0.00"]
+    await used(console, of_tenant(console, "acme", 1, int(time.time() * 1000), cost_nanodollars=12_345_678_900))
+    row = row_of(await console.page("/keys"))
+    assert row[5] == f"{datetime.now(UTC):%Y-%m-%d %H}:00:00"
+    assert row[6] == "$12.35"
+    assert 'title="$12.3456789"' in await console.page("/keys", "acme")

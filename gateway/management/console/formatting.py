@@ -1,5 +1,6 @@
 """Formatting of numbers, money, durations and shares for pages."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.billing.money import NANODOLLARS, dollars
@@ -51,6 +52,15 @@ def duration(milliseconds: float | None) -> str:
         return f"{milliseconds / 1000:.3g} s"
     minutes, rest_ms = divmod(round(milliseconds), 60_000)
     return f"{minutes} min {rest_ms // 1000} s"
+
+
+def aligned(amounts: Sequence[str]) -> list[str]:
+    """Decimal texts of a column with the same number of decimals: as many as the longest has."""
+    decimals = max((len(amount.partition(".")[2]) for amount in amounts), default=0)
+    return [
+        whole + ("." + fraction.ljust(decimals, "0") if decimals else "")
+        for whole, _, fraction in (amount.partition(".") for amount in amounts)
+    ]
 
 
 def percent(part: float, of: float) -> str:

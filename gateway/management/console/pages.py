@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gateway.management.console import (
+    administrators,
     audit,
     credit,
     invoices,
@@ -38,6 +39,7 @@ _MODULES = (
     prices,
     reconciliation,
     audit,
+    administrators,
 )
 """Each has `SCREENS`."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gateway.billing.money import dollars
+from gateway.billing.money import cents, dollars
 from gateway.management.console.formatting import ago, micro_dollars
 from gateway.management.console.screens import Refusal, Screen
 from gateway.management.console.static_files import StaticFiles
@@ -44,6 +44,7 @@ class TemplateRenderer:
         )
         self._environment.globals["static"] = static.url
         self._environment.filters["dollars"] = dollars
+        self._environment.filters["cents"] = cents
         self._environment.filters["ago"] = lambda moment: ago(moment, datetime.now(UTC))
         self._environment.filters["micro_dollars"] = micro_dollars
         self._environment.filters["count"] = lambda number: f"{number:,}"
