@@ -29,6 +29,7 @@ from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
 from engine.request import Request, SamplingParams
+from engine.runtime.model_details import ModelDetails, model_details
 from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from engine.scheduling.cost import StepCostModel
 from engine.scheduling.plan import Executor
@@ -81,6 +82,8 @@ class ServedModel:
     prefix_cache: bool = True
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
     """The parameters of a request that does not state them."""
+    details: ModelDetails | None = None
+    """The model's files and memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,7 @@ def load(
         None if ops.on_gpu else _grammars(text, model_config.vocab_size, eos_token_ids),
         config.prefix_cache,
         _sampling_defaults(config, name, checkpoint),
+        model_details(path, checkpoint, config.quantize, pool),
     )
     return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator)
 

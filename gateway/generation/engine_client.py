@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from engine.request import STANDARD, PromptInput, ServiceClass, TextDelta
+from engine.runtime.model_details import ModelDetails
 from engine.runtime.reservation import Reservation
 from engine.runtime.streams import AbortListener
 from engine.sampling_defaults import SamplingDefaults
@@ -43,6 +44,11 @@ class ServedModel(Protocol):
     @property
     def sampling_defaults(self) -> SamplingDefaults:
         """The parameters of a request that does not state them."""
+        ...
+
+    @property
+    def details(self) -> ModelDetails | None:
+        """The model's files and memory; None: unknown."""
         ...
 
 

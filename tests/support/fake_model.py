@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.runtime.model_details import ModelDetails
 from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from engine.text.chat_template import ChatTemplateError
 from engine.text.dialect import Dialect
@@ -95,6 +96,7 @@ class FakeModel:
     created: int = 1_700_000_000
     version: str = "f00d"
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
+    details: ModelDetails | None = None
 
     @property
     def windows(self) -> Mapping[str, int]:

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.billing.price_book import PriceBook
+from gateway.config.settings import Settings
 from gateway.generation.engine_client import EngineClient
 from gateway.generation.service_classes import TierClasses
 from gateway.management.console.scheduler_figures import Looks
@@ -25,7 +27,8 @@ from gateway.sessions import Sessions
 @dataclass(frozen=True, slots=True)
 class ConsoleContext:
     """`operations` are the admin API's, `admin` what those work on. `chat` is the endpoint of `/v1/chat/completions`,
-    for a `TenantProxy` to lead to. `looks`: samples of the scheduler, which all its viewers share."""
+    for a `TenantProxy` to lead to. `registry`: the metrics of this process. `looks`: samples of the scheduler, which
+    all its viewers share."""
 
     operations: Operations
     admin: AdminContext = field(repr=False)
@@ -41,5 +44,7 @@ class ConsoleContext:
     books: ReconciliationMonitor | None
     sessions: Sessions
     chat: ASGIApp
+    registry: CollectorRegistry
+    settings: Settings
     looks: Looks = field(default_factory=Looks)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

@@ -63,6 +63,11 @@ def aligned(amounts: Sequence[str]) -> list[str]:
     ]
 
 
+def gibibytes(count: int) -> str:
+    """Bytes as 1.24 GiB, or as MiB below a tenth of that."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 / 10 else f"{count / 2**20:.1f} MiB"
+
+
 def percent(part: float, of: float) -> str:
     """A share in percent; a dash if the whole is 0."""
     return f"{100 * part / of:.1f} %" if of else "–"

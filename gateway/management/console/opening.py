@@ -29,6 +29,8 @@ def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
         books=services.books,
         sessions=services.sessions,
         chat=chat,
+        registry=services.metrics.registry,
+        settings=stages.settings,
         now=admin.context.now,
     )
     ended = SessionRevocations(admin.context.database, admin.context.now)

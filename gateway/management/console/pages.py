@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 from gateway.management.console import (
     administrators,
+    alerts,
     audit,
     credit,
     invoices,
     keys,
     limits,
+    models,
     overview,
     playground,
     prices,
@@ -17,6 +19,7 @@ from gateway.management.console import (
     requests,
     routing,
     scheduler,
+    settings,
     tenants,
     usage,
 )
@@ -28,6 +31,8 @@ _MODULES = (
     usage,
     requests,
     refusals,
+    models,
+    alerts,
     scheduler,
     routing,
     playground,
@@ -40,6 +45,7 @@ _MODULES = (
     reconciliation,
     audit,
     administrators,
+    settings,
 )
 """Each has `SCREENS`."""
 
