@@ -71,7 +71,7 @@ async def test_a_tenant_reaches_no_other_tenants_pages(console: House, screen: S
         # The search field shows again what was typed into it.
         shown = response.text.replace(escape(address), "").replace('name="search" type="search" value="globex"', "")
         assert not any(each in shown for each in theirs)
-    for act in screen.post:
+    for act in screen.post.keys() - {"ask"}:
         assert (await console.post(at(console, screen), act, "acme")).status_code == 403
 
 

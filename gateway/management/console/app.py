@@ -160,7 +160,15 @@ class ConsoleApp:
         address = request.scope["path"].removeprefix(PREFIX)
         origin = f"{request.url.scheme}://{request.url.netloc}"
         page_request = PageRequest(
-            session_user.user, self._operations, request_id, address, parts, query, form, origin=origin
+            session_user.user,
+            self._operations,
+            request_id,
+            address,
+            parts,
+            query,
+            form,
+            origin=origin,
+            session=session_user.session,
         )
         if request.method == "GET":
             return self._page_renderer.respond(request, session_user, screen, await screen.get(page_request))

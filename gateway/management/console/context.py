@@ -14,6 +14,7 @@ from gateway.config.settings import Settings
 from gateway.generation.engine_client import EngineClient
 from gateway.generation.service_classes import TierClasses
 from gateway.management.console.scheduler_figures import Looks
+from gateway.management.console.sessions import ConsoleSessions
 from gateway.management.operations.context import AdminContext
 from gateway.management.operations.operations import Operations
 from gateway.metering.journal.journal import Journal
@@ -22,6 +23,8 @@ from gateway.metering.relay.relay import Relay
 from gateway.routing.names import ModelNames
 from gateway.routing.score import ComplexityScore
 from gateway.sessions import Sessions
+from gateway.tenancy.authenticator import Authenticator
+from gateway.tenancy.records import Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class ConsoleContext:
     books: ReconciliationMonitor | None
     sessions: Sessions
     chat: ASGIApp
+    authenticator: Authenticator[Principal]
+    console_sessions: ConsoleSessions
     registry: CollectorRegistry
     settings: Settings
     looks: Looks = field(default_factory=Looks)

@@ -151,6 +151,10 @@ class SessionAuth:
             return AdministratorUser(await self._administrators.in_use(session.key_id))
         return TenantUser(await self._tenants.in_use(session.key_id))
 
+    async def tenant(self, key_id: str) -> Principal:
+        """The tenant of a key, by its public id. Raises as `user` does."""
+        return await self._tenants.in_use(key_id)
+
 
 def own_address(stated: str) -> str:
     """Where to go after the login: `stated` where it is a page of the console, else the first page."""

@@ -9,6 +9,7 @@ from gateway.management.console.links import ConsoleLinks
 from gateway.management.console.login import SessionAuth
 from gateway.management.console.pages import every_passage, every_screen
 from gateway.management.console.revocations import SessionRevocations
+from gateway.management.console.sessions import ConsoleSessions
 from gateway.management.http.app import AdminApp
 
 
@@ -29,6 +30,8 @@ def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
         books=services.books,
         sessions=services.sessions,
         chat=chat,
+        authenticator=services.authenticator,
+        console_sessions=ConsoleSessions(admin.context.pepper, admin.context.now),
         registry=services.metrics.registry,
         settings=stages.settings,
         now=admin.context.now,

@@ -12,6 +12,7 @@ from gateway.http.errors import APIError
 from gateway.management.console.admin_actions import AdminActions
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.forms import NO_FORM, Form
+from gateway.management.console.sessions import Session
 from gateway.management.console.users import AdministratorUser, TenantUser, User
 from gateway.management.operations.operations import Operations
 from gateway.management.operations.roles import Role
@@ -54,6 +55,7 @@ class PageRequest:
     form: Form = NO_FORM
     refused: Refusal | None = None
     origin: str = ""
+    session: Session | None = field(default=None, repr=False)
 
     @property
     def actions(self) -> AdminActions:
@@ -200,9 +202,9 @@ class Screens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantProxy:
-    """A path that proxies a tenant's page to the gateway's endpoint `app`. The request is handled as a request to `to`
-    with the tenant's key: scopes, limits and billing apply. POST only, from the console's own scripts: the header
-    `x-csrf-token` carries the page's token."""
+    """A path that proxies a page to the gateway's endpoint `app`. The request is handled as a request to `to` with the
+    tenant's key, or with the key that an administrator's session was granted: scopes, limits and billing apply. POST
+    only, from the console's own scripts: the header `x-csrf-token` carries the page's token."""
 
     path: str
     to: str

@@ -48,6 +48,7 @@ class ConsoleSessions:
     def __init__(self, pepper: bytes, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._sign = hmac.digest(pepper, b"turnpike console sessions", "sha256")
         self._csrf = hmac.digest(pepper, b"turnpike console forms", "sha256")
+        self._grants = hmac.digest(pepper, b"turnpike console playground", "sha256")
         self._now = now
 
     def open(self, kind: KeyKind, key_id: str) -> str:
@@ -72,6 +73,15 @@ class ConsoleSessions:
 
     def is_csrf_token(self, session: Session, presented: str) -> bool:
         return hmac.compare_digest(self.csrf_token(session).encode(), presented.encode())
+
+    def key_grant(self, session: Session, key_id: str) -> str:
+        """A grant of a tenant's key to the playground of a session: its public id, signed for the session."""
+        return f"{key_id}.{hmac.digest(self._grants, f'{session.told}.{key_id}'.encode(), 'sha256').hex()}"
+
+    def granted_key(self, session: Session, presented: str) -> str | None:
+        """The public id of the key that `key_grant` names. None: it is not a grant of this session."""
+        key_id = presented.partition(".")[0]
+        return key_id if hmac.compare_digest(self.key_grant(session, key_id).encode(), presented.encode()) else None
 
     def _signature(self, session: Session) -> str:
         return hmac.digest(self._sign, session.told.encode(), "sha256").hex()

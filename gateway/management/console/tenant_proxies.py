@@ -13,10 +13,15 @@ from gateway.http.request_state import request_state
 from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
 from gateway.management.console.login import SESSION_COOKIE, SessionAuth
 from gateway.management.console.screens import PREFIX, TenantProxy
+from gateway.management.console.sessions import Session
 from gateway.management.console.users import TenantUser
+from gateway.management.operations.roles import ADMINS
 from gateway.tenancy.errors import InvalidKey
+from gateway.tenancy.records import Principal
 
 CSRF_HEADER = "x-csrf-token"
+GRANT_HEADER = "x-key-grant"
+"""Of an administrator's request: `ConsoleSessions.key_grant`."""
 
 
 class TenantProxies:
@@ -47,7 +52,7 @@ class TenantProxies:
     async def _enter(self, proxy: TenantProxy, scope: Scope) -> None:
         """
         Raises:
-            InvalidKey: there is no session of a tenant's key in use.
+            InvalidKey: there is no session, or the key of its requests is not in use.
             APIError: 403, not from our own page, or the key is not for this; 405.
         """
         if scope["method"] != "POST":
@@ -58,9 +63,17 @@ class TenantProxies:
             raise InvalidKey("no session")
         if not is_own(headers) or not self._session_auth.sessions.is_csrf_token(session, headers.get(CSRF_HEADER, "")):
             raise APIError(403, "The request was not sent from a page of this console.", code="cross_site")
+        principal = await self._principal(session, headers)
+        require_scope(principal, proxy.to)
+        request_state(scope).authenticate(principal)
+        structlog.contextvars.bind_contextvars(tenant=principal.tenant_name)
+
+    async def _principal(self, session: Session, headers: Headers) -> Principal:
+        """The tenant of the session; an administrator's is the one of the key that the session was granted."""
         user = await self._session_auth.user(session)
-        if not isinstance(user, TenantUser):
-            raise APIError(403, "Only a tenant's key allows this.", code="role_not_allowed")
-        require_scope(user.principal, proxy.to)
-        request_state(scope).authenticate(user.principal)
-        structlog.contextvars.bind_contextvars(tenant=user.principal.tenant_name)
+        if isinstance(user, TenantUser):
+            return user.principal
+        key_id = self._session_auth.sessions.granted_key(session, headers.get(GRANT_HEADER, ""))
+        if key_id is None or user.administrator.role not in ADMINS:
+            raise APIError(403, "Choose a tenant on the playground first.", code="role_not_allowed")
+        return await self._session_auth.tenant(key_id)

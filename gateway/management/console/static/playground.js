@@ -1,5 +1,6 @@
-// A conversation with a model: what was said lives in this page alone, and so does the key that an administrator types.
+// Conversations with one or two models. What was said lives in this page alone.
 
+import { asCurl, asPython } from "./playground_code.js";
 import { eventsOf } from "./sse.js";
 
 const form = document.getElementById("ask");
@@ -9,15 +10,18 @@ const question = document.getElementById("question");
 const stop = document.getElementById("stop");
 const send = document.getElementById("send");
 const prices = JSON.parse(form.dataset.prices);
+const defaults = JSON.parse(form.dataset.defaults);
 const csrf = document.querySelector('meta[name="csrf-token"]').content;
 
-let said = [];
+// What each model was told and said, by its name.
+let conversations = new Map();
 let underWay = null;
 
 const field = (id) => document.getElementById(id);
 
-function turn(speaker, text) {
+function turn(speaker, text, kind) {
   const part = field("turn").content.cloneNode(true).firstElementChild;
+  part.classList.toggle("asked", kind === "asked");
   part.querySelector(".speaker").textContent = speaker;
   part.querySelector(".answer").textContent = text;
   talk.append(part);
@@ -26,49 +30,78 @@ function turn(speaker, text) {
 }
 
 function headers() {
-  const told = { "content-type": "application/json" };
-  const key = field("key");
-  if (key) told.authorization = `Bearer ${key.value.trim()}`;
-  else told["x-csrf-token"] = csrf;
+  const told = { "content-type": "application/json", "x-csrf-token": csrf };
+  if (form.dataset.grant) told["x-key-grant"] = form.dataset.grant;
   return told;
 }
 
-function body() {
+// The models that answer: the chosen one, and the other if one is chosen to compare it with.
+function chosenModels() {
+  const other = field("other").value;
+  const model = field("model").value;
+  return other && other !== model ? [model, other] : [model];
+}
+
+// Throws a SyntaxError, with the field's name, where a field is not JSON.
+function jsonOf(id, label) {
+  const text = field(id).value.trim();
+  if (!text) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new SyntaxError(`${label}: ${error.message}`);
+  }
+}
+
+function body(model, said) {
   const system = field("system").value.trim();
-  const asked = {
-    model: field("model").value,
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...said],
-    stream: true,
-    stream_options: { include_usage: true },
-    service_tier: field("tier").value,
-  };
-  if (field("temperature").value) asked.temperature = Number(field("temperature").value);
-  if (field("max-tokens").value) asked.max_tokens = Number(field("max-tokens").value);
-  return JSON.stringify(asked);
+  const asked = { model, messages: [...(system ? [{ role: "system", content: system }] : []), ...said] };
+  asked.service_tier = field("tier").value;
+  for (const id of ["temperature", "top-p", "max-tokens", "seed"]) {
+    if (field(id).value) asked[id.replace("-", "_")] = Number(field(id).value);
+  }
+  const schema = jsonOf("json-schema", "JSON schema");
+  if (schema) asked.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
+  const tools = jsonOf("tools", "Tools");
+  if (tools) asked.tools = tools;
+  return asked;
 }
 
 async function ask() {
   const text = question.value.trim();
   if (underWay || !text || !form.reportValidity()) return;
-  const conversation = said;
-  conversation.push({ role: "user", content: text });
-  turn("You", text);
+  const models = chosenModels();
+  let bodies;
+  try {
+    bodies = models.map((model) => body(model, [...(conversations.get(model) ?? []), { role: "user", content: text }]));
+  } catch (error) {
+    status.textContent = error.message;
+    return;
+  }
+  talk.classList.toggle("two", models.length === 2);
+  turn("You", text, "asked");
   question.value = "";
-  const answer = new Answer(turn(field("model").value, ""));
   underWay = new AbortController();
   working(true);
+  await Promise.all(models.map((model, at) => converse(model, text, bodies[at], underWay.signal)));
+  underWay = null;
+  working(false);
+  question.focus();
+}
+
+async function converse(model, text, asked, signal) {
+  const answer = new Answer(turn(model, ""));
   try {
-    await answer.follow(underWay.signal);
+    await answer.follow(asked, signal);
   } catch (error) {
     if (error.name === "AbortError") answer.stopped();
     else answer.fail(error.message || "The connection broke.");
   }
-  underWay = null;
-  working(false);
   // What was not answered is not part of the conversation.
-  if (answer.text) conversation.push({ role: "assistant", content: answer.text });
-  else conversation.pop();
-  question.focus();
+  if (!answer.text) return;
+  const said = conversations.get(model) ?? [];
+  said.push({ role: "user", content: text }, { role: "assistant", content: answer.text });
+  conversations.set(model, said);
 }
 
 function working(yes) {
@@ -87,11 +120,9 @@ class Answer {
     this.ended = false;
   }
 
-  async follow(signal) {
-    const options = { method: "POST", headers: headers(), body: body(), signal };
-    // With a key of its own, the page's session has no say.
-    if (field("key")) options.credentials = "omit";
-    const response = await fetch(form.dataset.target, options);
+  async follow(asked, signal) {
+    const sent = JSON.stringify({ ...asked, stream: true, stream_options: { include_usage: true } });
+    const response = await fetch(form.dataset.target, { method: "POST", headers: headers(), body: sent, signal });
     this.headed(response.headers);
     if (!response.ok) return this.fail((await errorOf(response)) ?? `Status ${response.status}.`);
     for await (const data of eventsOf(response)) {
@@ -121,6 +152,7 @@ class Answer {
     if (event.service_tier) this.note("Class", event.service_tier);
     for (const choice of event.choices ?? []) {
       this.say(choice.delta?.content, choice.delta?.reasoning_content ?? choice.delta?.reasoning);
+      for (const call of choice.delta?.tool_calls ?? []) this.call(call.function ?? {});
       if (choice.finish_reason) this.note("Ended with", choice.finish_reason);
     }
     if (event.usage) this.used(event.usage, event.model, event.service_tier);
@@ -142,6 +174,13 @@ class Answer {
       details.hidden = false;
       details.querySelector(".said").append(thought);
     }
+  }
+
+  call({ name, arguments: given }) {
+    const shown = this.part.querySelector(".call");
+    shown.hidden = false;
+    if (name) shown.firstElementChild.append(`${shown.textContent ? "\n" : ""}${name} `);
+    if (given) shown.firstElementChild.append(given);
   }
 
   used(usage, model, tier) {
@@ -229,7 +268,38 @@ document.addEventListener("keydown", (event) => {
 stop.addEventListener("click", () => underWay?.abort());
 field("anew").addEventListener("click", () => {
   underWay?.abort();
-  said = [];
+  conversations = new Map();
   talk.replaceChildren();
   question.focus();
 });
+
+// The request that "Send" would make now, as code.
+async function copyAs(button, code) {
+  const label = button.textContent;
+  try {
+    const [model] = chosenModels();
+    const text = question.value.trim() || "Hello!";
+    await navigator.clipboard.writeText(
+      code(location.origin, body(model, [...(conversations.get(model) ?? []), { role: "user", content: text }])),
+    );
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = label), 1500);
+  } catch (error) {
+    status.textContent = error.message;
+  }
+}
+field("as-curl").addEventListener("click", (event) => copyAs(event.currentTarget, asCurl));
+field("as-python").addEventListener("click", (event) => copyAs(event.currentTarget, asPython));
+
+// The model's own sampling parameters stand in the empty fields.
+function showDefaults() {
+  const own = defaults[field("model").value] ?? {};
+  for (const [id, name] of [["temperature", "temperature"], ["top-p", "top_p"]]) {
+    field(id).placeholder = own[name] ?? "the model's";
+  }
+}
+field("model").addEventListener("change", showDefaults);
+showDefaults();
+
+field("anew").hidden = false;
+for (const part of form.querySelectorAll("[data-scripted]")) part.hidden = false;
