@@ -39,6 +39,6 @@ def open_checkpoint(path: Path, weight_cache: Path | None = None) -> Checkpoint:
     if path.is_dir():
         return HFCheckpoint(path)
     checkpoint = GGUFCheckpoint(path)
-    if weight_cache is None or not checkpoint.block_formats:
+    if weight_cache is None or not checkpoint.quantized:
         return checkpoint
     return CachedCheckpoint(checkpoint, weight_cache)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,31 @@ class Keys:
         value = self.values.get(key)
         many = value if isinstance(value, list) else [] if value is None else [value]
         return tuple(Keys({key: item}, self.prefix).size(key, minimum=0) for item in many)
+
+    def only(self, read: Collection[str], inert: Collection[str]) -> None:
+        """Reject keys that are in neither collection, unless null, false, 0 or empty."""
+        for key, value in self.values.items():
+            if key not in read and key not in inert and value not in (None, False, 0, "", [], {}):
+                raise self.refuse(key, f"{value!r:.80} is not understood")
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """An object; empty if absent."""
+        value = self._present(key, {})
+        if not isinstance(value, dict):
+            raise self.refuse(key, f"{value!r:.80} is not an object")
+        return value
+
+    def names(self, key: str) -> tuple[str, ...]:
+        """A list of strings; empty if absent."""
+        value = self._present(key, [])
+        if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+            raise self.refuse(key, f"{value!r:.80} is not a list of names")
+        return tuple(value)
+
+    def group_size(self, key: str) -> int | None:
+        """Inputs of a quantisation group; None for -1: all inputs."""
+        value = self._present(key, None)
+        return None if value == -1 and value is not True else self.size(key)
 
     def _present(self, key: str, default: Any) -> Any:
         value = self.values.get(key)

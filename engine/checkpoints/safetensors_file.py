@@ -8,27 +8,65 @@ The format: header length u64 | JSON of name to dtype, shape and data offsets | 
 import json
 import mmap
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
 from kernels.arrays import BFLOAT16, FLOAT16, FLOAT32, Array, Dtype
 
-DTYPES: dict[str, Dtype] = {"F32": FLOAT32, "F16": FLOAT16, "BF16": BFLOAT16}
-"""The dtypes of weights by their names in a header."""
+FLOAT_TYPES = ("F32", "F16", "BF16")
+"""The types of plain weights."""
+DTYPES: dict[str, Dtype] = {
+    "F32": FLOAT32,
+    "F16": FLOAT16,
+    "BF16": BFLOAT16,
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+}
+"""The dtypes of tensors by their names in a header."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor of a folder. file: its name there. type: one of `DTYPES`."""
+
+    file: str
+    type: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+class MappedFile:
+    """A file with a validated header, mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb") as file:
+            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._start = 8 + int.from_bytes(self._data[:8], "little")
+        self._header = json.loads(self._data[8 : self._start])
+
+    def tensor(self, name: str) -> Array:
+        """A read-only view of a tensor, whose dtype is in `DTYPES`."""
+        entry = self._header[name]
+        first, end = entry["data_offsets"]
+        stored = np.frombuffer(self._data, np.uint8, end - first, self._start + first)
+        numbers = stored.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        return np.require(numbers, requirements="A")
+
+    def release(self) -> None:
+        """Release resident pages. Reading them again is no error, only slower."""
+        self._data.madvise(mmap.MADV_DONTNEED)
 
 
 def mapped_tensors(path: Path, names: Iterable[str]) -> Iterator[tuple[str, Array]]:
     """Read-only views of the named tensors of a file with a validated header, each of a dtype in `DTYPES`."""
-    with path.open("rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:start])
+    file = MappedFile(path)
     for name in names:
-        entry = header[name]
-        first, end = entry["data_offsets"]
-        stored = np.frombuffer(data, np.uint8, end - first, start + first)
-        numbers = stored.view(DTYPES[entry["dtype"]]).reshape(entry["shape"])
-        yield name, np.require(numbers, requirements="A")
-        # What was read must not stay resident; where it is still wanted, reading it again is no error.
-        data.madvise(mmap.MADV_DONTNEED)
+        yield name, file.tensor(name)
+        file.release()  # what was read must not stay resident

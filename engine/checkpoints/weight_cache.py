@@ -25,6 +25,7 @@ from engine.checkpoints.gguf.file import GGUFCheckpoint
 from engine.checkpoints.safetensors_file import DTYPES, mapped_tensors
 from engine.models.config import ModelConfig
 from engine.models.layout import Shape, expected_tensors
+from engine.models.sources import QuantizedMatrix
 from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
 from kernels.arrays import Array, Dtype
@@ -63,8 +64,8 @@ class CachedCheckpoint:
         return self._source.sampling_defaults
 
     @property
-    def block_formats(self) -> Mapping[str, str]:
-        return self._source.block_formats
+    def quantized(self) -> Mapping[str, QuantizedMatrix]:
+        return self._source.quantized
 
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
         return self._source.stored(names)
@@ -72,7 +73,7 @@ class CachedCheckpoint:
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
         """Every weight in `dtype` except for `without`: memory-mapped, or expanded and written to the cache on the way.
         Nothing is cached if no quantised weight remains."""
-        if without and not self.block_formats.keys() - set(without):
+        if without and not self.quantized.keys() - set(without):
             yield from self._source.tensors(dtype, without)
             return
         file = self.cache_file(dtype, without)

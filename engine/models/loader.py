@@ -9,8 +9,9 @@ import numpy as np
 
 from engine.config import Quantize
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.expansion import kept_matrices
 from engine.models.host_model import HostModel
-from engine.models.layout import EMBEDDING, FINAL_NORM, HEAD, expected_tensors
+from engine.models.layout import EMBEDDING, FINAL_NORM, HEAD
 from engine.models.native_model import NativeModel
 from engine.models.rope import rope_table
 from engine.models.sources import BlockSource, WeightSource
@@ -100,8 +101,7 @@ def _weights(
     if not isinstance(source, BlockSource):
         yield from source.tensors(dtype)
         return
-    shapes = dict(expected_tensors(source.config))
-    taken = {name for name, format in source.block_formats.items() if ops.takes_blocks(format, shapes[name][1])}
+    taken = kept_matrices(source, ops.takes_blocks)
     yield from source.stored(taken)
     yield from source.tensors(dtype, without=taken)
 

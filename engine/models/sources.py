@@ -5,6 +5,7 @@ in_features], half-split rope).
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from engine.models.config import ModelConfig
@@ -28,18 +29,29 @@ class WeightSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class QuantizedMatrix:
+    """How a matrix is stored. description: of its format, for operators. block_format: the format of `stored`, as in
+    `StoredWeight`; None if there is none, and the matrix is passed as numbers. bytes: its size in the checkpoint."""
+
+    description: str
+    block_format: str | None
+    bytes: int
+
+
 @runtime_checkable
 class BlockSource(Protocol):
     """A source with matrices in quantised block formats, which backends that compute with these can take
     unconverted."""
 
     @property
-    def block_formats(self) -> Mapping[str, str]:
-        """The format, as in `StoredWeight`, of each matrix in blocks."""
+    def quantized(self) -> Mapping[str, QuantizedMatrix]:
+        """The quantised matrices by name."""
         ...
 
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
-        """The named matrices in blocks. Memory-mapped, with pages released soon: pack each before taking the next."""
+        """The named matrices, each of which has a block format. Memory-mapped, with pages released soon: pack each
+        before taking the next."""
         ...
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:

@@ -25,6 +25,7 @@ from engine.memory.kv_memory import (
     size_pool,
 )
 from engine.models.config import ModelConfig
+from engine.models.expansion import weight_memory
 from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
@@ -133,6 +134,8 @@ def load(
         draft = _fitting(draft, name, model_config, text, config)
     host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share)
     report = None if progress is None else lambda done, total: progress(name, done, total)
+    if notice := weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize).notice:
+        logger.warning("%s: %s", name, notice)
     model = load_model(checkpoint, ops, window, report, config.quantize)
     on_host = None if ops.on_gpu else host_model(model)
     if draft is not None and on_host is not None:

@@ -7,12 +7,15 @@ from pathlib import Path
 from engine.catalog.catalog import available
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
+from engine.models.expansion import TakesBlocks, weight_memory
 from engine.models.layout import expected_tensors
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.process.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
 from gateway.process.host_memory import host_need
+from kernels.cpu.native import takes
+from kernels.cpu.native_ops import computes_natively
 from kernels.dispatch import missing_for_cuda
 
 
@@ -31,20 +34,28 @@ def models(settings: Settings) -> Iterator[Finding]:
         remedy = f"turnpike models fetch {DEFAULT_MODEL}; serve does it too"
         yield warning("models", f"{DEFAULT_MODEL} is not fetched yet", remedy)
         return
-    parameters, unusable = 0, []
+    parameters, weights, notices, unusable = 0, 0, [], []
     for name, path in found.items():
         if not path.exists():
             unusable.append(f"there is no {name} ({path})")
             continue
         try:
-            parameters += count_parameters(path)
+            checkpoint = open_checkpoint(path)
+            memory = weight_memory(checkpoint, _takes_blocks(settings), _number_bytes(settings))
+            parameters += sum(math.prod(shape) for _, shape in expected_tensors(checkpoint.config))
+            weights += memory.total
+            if memory.notice is not None:
+                notices.append(f"{name}: {memory.notice}")
         except (UnsupportedCheckpoint, OSError) as error:
             unusable.append(f"{name}: {path}: {error}")
     if unusable:
         yield failure("models", "; ".join(unusable), "correct [models] in turnpike.toml")
         return
     yield ok("models", ", ".join(found))
-    yield _memory(settings, parameters, len(found))
+    if notices:
+        remedy = "serve a checkpoint whose format has a kernel: docs/operations.md, Quantised checkpoints"
+        yield warning("quantised weights", "; ".join(notices), remedy)
+    yield _memory(settings, parameters, weights, len(found))
 
 
 def served(settings: Settings) -> tuple[str, ...]:
@@ -69,11 +80,23 @@ def count_parameters(path: Path) -> int:
     return sum(math.prod(shape) for _, shape in expected_tensors(open_checkpoint(path).config))
 
 
-def _memory(settings: Settings, parameters: int, count: int) -> Finding:
+def _takes_blocks(settings: Settings) -> TakesBlocks:
+    """Whether the backend that serves would pack a block format."""
+    native = settings.device == "cpu" or missing_for_cuda() is not None
+    if native and settings.dtype != "float32" and computes_natively():
+        return takes
+    return lambda format, in_features: False
+
+
+def _number_bytes(settings: Settings) -> int:
+    return 4 if settings.dtype == "float32" else 2
+
+
+def _memory(settings: Settings, parameters: int, weights: int, count: int) -> Finding:
     """Whether host memory suffices. Only the engine knows a GPU's memory, after loading the models."""
     if settings.device != "cpu" and missing_for_cuda() is None:
         return ok("memory", f"{parameters / 1e9:.2f} billion parameters on the GPU; KV takes what they leave")
-    need = host_need(settings, parameters * (4 if settings.dtype == "float32" else 2), count)
+    need = host_need(settings, weights, count)
     if not need.fits:
         return failure("memory", f"{need}: it cannot hold", "set kv_cache_bytes lower, or serve smaller models")
     return ok("memory", str(need))

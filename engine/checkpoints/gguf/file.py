@@ -15,6 +15,7 @@ from engine.checkpoints.gguf.quants import expand
 from engine.checkpoints.text import text_processor_from_gguf
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.layout import check_tensors
+from engine.models.sources import QuantizedMatrix
 from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
 from kernels.arrays import Array, Bytes, Dtype
@@ -65,10 +66,10 @@ class GGUFCheckpoint:
         return self._stat
 
     @property
-    def block_formats(self) -> Mapping[str, str]:
+    def quantized(self) -> Mapping[str, QuantizedMatrix]:
         """See `engine.models.sources.BlockSource`."""
         return {
-            name: info.type.name.lower()
+            name: QuantizedMatrix(f"gguf, {info.type.name}", info.type.name.lower(), info.bytes)
             for name, info in self._stored.items()
             if info.type.weights > 1 and len(info.shape) == 2
         }

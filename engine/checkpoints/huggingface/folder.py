@@ -4,9 +4,8 @@ Pickled weights are never opened.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,23 @@ from safetensors import SafetensorError, safe_open
 
 from engine.checkpoints.huggingface.config import config_from_json
 from engine.checkpoints.json_keys import read_json_object, shown
-from engine.checkpoints.safetensors_file import DTYPES, mapped_tensors
+from engine.checkpoints.quantization.layers import LayerReader, take_layers
+from engine.checkpoints.quantization.registry import read_format
+from engine.checkpoints.safetensors_file import DTYPES, FLOAT_TYPES, StoredTensor, mapped_tensors
 from engine.checkpoints.text import text_processor_from_folder
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
-from engine.models.layout import HEAD, Shape, check_tensors
+from engine.models.layout import HEAD, check_tensors, expected_tensors
+from engine.models.sources import QuantizedMatrix
 from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
 from kernels.arrays import Array, Dtype
+from kernels.weights import StoredWeight
 
 _MAX_CONFIG_BYTES = 4 << 20
 _MAX_INDEX_BYTES = 64 << 20
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _GENERATION_CONFIG = "generation_config.json"
 _SAMPLING_KEYS = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    file: str
-    shape: Shape
-    bytes: int
 
 
 class HFCheckpoint:
@@ -47,13 +43,20 @@ class HFCheckpoint:
         self._folder = folder
         file = folder / _GENERATION_CONFIG
         generation = read_json_object(file, _MAX_CONFIG_BYTES) if file.is_file() else None
-        self._config = config_from_json(read_json_object(folder / "config.json", _MAX_CONFIG_BYTES), generation)
+        config = read_json_object(folder / "config.json", _MAX_CONFIG_BYTES)
+        self._config = config_from_json(config, generation)
+        format = read_format(config)
         self._sampling_defaults = SamplingDefaults.of_checkpoint(generation or {}, _SAMPLING_KEYS, file.name)
         stored = _read_headers(folder, _weight_files(folder))
         if self._config.tie_embeddings:
             # Some writers store the tied head a second time; the embedding is the one that counts.
             stored.pop(HEAD, None)
-        check_tensors(self._config, {name: tensor.shape for name, tensor in stored.items()})
+        self._layers = {} if format is None else take_layers(format, expected_tensors(self._config), stored)
+        self._reader = LayerReader(folder)
+        self._reader.take_zero_biases(self._layers, dict(expected_tensors(self._config)), stored)
+        _check_types(stored)
+        shapes = {name: tensor.shape for name, tensor in stored.items()}
+        check_tensors(self._config, shapes | {name: layer.shape for name, layer in self._layers.items()})
         self._stored = stored
 
     @property
@@ -71,10 +74,36 @@ class HFCheckpoint:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(tensor.bytes for tensor in self._stored.values())
+        return sum(tensor.bytes for tensor in (*self._stored.values(), *self._layers.values()))
 
-    def tensors(self, dtype: Dtype) -> Iterator[tuple[str, Array]]:
-        """Every weight in `dtype`; memory-mapped if the file has that dtype."""
+    @property
+    def quantized(self) -> Mapping[str, QuantizedMatrix]:
+        """See `engine.models.sources.BlockSource`."""
+        return {
+            name: QuantizedMatrix(layer.scheme.description, layer.scheme.block_format(layer.shape[1]), layer.bytes)
+            for name, layer in self._layers.items()
+        }
+
+    def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
+        """The named quantised matrices in blocks."""
+        for name, layer in self._layers.items():
+            if name in names:
+                yield name, layer.scheme.blocks(self._reader.read(name, layer))
+                self._reader.release()
+
+    def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
+        """Every weight in `dtype` except for `without`, which are quantised; memory-mapped if the file has that
+        dtype."""
+        yield from self._plain_tensors(dtype)
+        for name, layer in self._layers.items():
+            if name not in without:
+                yield name, layer.scheme.floats(self._reader.read(name, layer)).astype(dtype, copy=False)
+                self._reader.release()
+
+    def text_processor(self) -> TextProcessor:
+        return text_processor_from_folder(self._folder)
+
+    def _plain_tensors(self, dtype: Dtype) -> Iterator[tuple[str, Array]]:
         by_file: dict[str, list[str]] = {}
         for name, tensor in self._stored.items():
             by_file.setdefault(tensor.file, []).append(name)
@@ -83,8 +112,13 @@ class HFCheckpoint:
                 for name, array in mapped_tensors(self._folder / file, names):
                     yield name, array.astype(dtype, copy=False)
 
-    def text_processor(self) -> TextProcessor:
-        return text_processor_from_folder(self._folder)
+
+def _check_types(stored: Mapping[str, StoredTensor]) -> None:
+    """Raises:
+    UnsupportedCheckpoint: a tensor that belongs to no quantised layer is not of a float type."""
+    for name, tensor in stored.items():
+        if tensor.type not in FLOAT_TYPES:
+            raise UnsupportedCheckpoint(f"tensor {name} has type {tensor.type}, not one of {', '.join(FLOAT_TYPES)}")
 
 
 def _weight_files(folder: Path) -> dict[str, str] | list[str]:
@@ -112,8 +146,8 @@ def _read_index(path: Path) -> dict[str, str]:
     return weight_map
 
 
-def _read_headers(folder: Path, files: dict[str, str] | list[str]) -> dict[str, _Stored]:
-    stored: dict[str, _Stored] = {}
+def _read_headers(folder: Path, files: dict[str, str] | list[str]) -> dict[str, StoredTensor]:
+    stored: dict[str, StoredTensor] = {}
     for file in sorted(set(files.values() if isinstance(files, dict) else files)):
         with _open(folder / file) as shard:
             for name in shard.keys():  # noqa: SIM118
@@ -126,8 +160,8 @@ def _read_headers(folder: Path, files: dict[str, str] | list[str]) -> dict[str, 
                 header = shard.get_slice(name)
                 kind, shape = header.get_dtype(), tuple(header.get_shape())
                 if kind not in DTYPES:
-                    raise UnsupportedCheckpoint(f"tensor {name} has type {kind}, not one of F32, F16, BF16")
-                stored[name] = _Stored(file, shape, math.prod(shape) * DTYPES[kind].itemsize)
+                    raise UnsupportedCheckpoint(f"tensor {name} has type {kind}, not one of {', '.join(DTYPES)}")
+                stored[name] = StoredTensor(file, kind, shape, math.prod(shape) * DTYPES[kind].itemsize)
     if isinstance(files, dict):
         for name, file in files.items():
             if name in stored and stored[name].file != file:

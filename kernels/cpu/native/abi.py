@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 7
+ABI = 8
 """TP_ABI."""
 
 
@@ -19,7 +19,8 @@ class Level(IntEnum):
 
 
 class Format(IntEnum):
-    """Storage format of a weight. The first three are packed from bf16 rows, the others from rows of GGUF blocks."""
+    """Storage format of a weight. The first three are packed from bf16 rows, the others from rows of blocks: of GGUF
+    files, and from U4_32 on those of `kernels.integers`."""
 
     BF16 = 0
     INT8 = 1
@@ -29,6 +30,12 @@ class Format(IntEnum):
     Q8_0 = 5
     Q4_K = 6
     Q6_K = 7
+    U4_32 = 8
+    U4_64 = 9
+    U4_128 = 10
+    U8_32 = 11
+    U8_64 = 12
+    U8_128 = 13
 
 
 class Store(IntEnum):

@@ -199,7 +199,6 @@ class TestTokenIds:
         ({"rope_interleaved": True}, "rope_interleaved"),
         ({"is_causal": False}, "is_causal"),
         ({"hidden_act": "gelu"}, "hidden_act: 'gelu'"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
         ({"num_experts": 8}, "num_experts"),
         ({"auto_map": {"AutoModelForCausalLM": "modeling.Model"}}, "auto_map"),
         ({"hidden_size": None}, "hidden_size: is missing"),

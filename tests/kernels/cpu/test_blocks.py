@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kernels.cpu.native.abi import Format, Level, Linear, Store, Weight
 from kernels.cpu.native.library import load, start
+from kernels.integers import GroupedIntegers
 
 library = load()
 if library is None:
@@ -29,7 +30,8 @@ GGUF = {
 }
 K_QUANTS = (Format.Q4_K, Format.Q6_K)
 ROUNDED = (Format.INT8, Format.INT4)
-FORMATS = (*GGUF, *ROUNDED)
+ZERO_POINTS = (Format.U4_32, Format.U4_64, Format.U4_128, Format.U8_32, Format.U8_64, Format.U8_128)
+FORMATS = (*GGUF, *ROUNDED, *ZERO_POINTS)
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +43,8 @@ def _as_before() -> Iterator[None]:
 
 
 def group_inputs(weight_format: Format) -> int:
+    if weight_format in ZERO_POINTS:
+        return int(weight_format.name.rpartition("_")[2])
     return 256 if weight_format in K_QUANTS else 32
 
 
@@ -93,8 +97,20 @@ def k_quant_rows(weight_format: Format, shape: tuple[int, int], random: np.rando
     return blocks.reshape(shape[0], -1)
 
 
+def integers(weight_format: Format, shape: tuple[int, int], random: np.random.Generator) -> GroupedIntegers:
+    """Any codes and zero points, with scales of a usual size that take all bits of a float32."""
+    bits, groups = int(weight_format.name[1]), (shape[0], shape[1] // group_inputs(weight_format))
+    codes = random.integers(0, 256, (shape[0], shape[1] * bits // 8), np.uint8)
+    scales = random.standard_normal(groups, np.float32) * np.float32(0.01)
+    return GroupedIntegers(bits, codes, scales, random.integers(0, 1 << bits, groups, np.uint8))
+
+
 def packed_weight(weight_format: Format, shape: tuple[int, int], seed: int = 0) -> Packed:
     random = np.random.default_rng(seed)
+    if weight_format in ZERO_POINTS:
+        weight = integers(weight_format, shape, random)
+        at, memory = pack(weight_format, weight.blocks(weight_format.name.lower()).rows, shape)
+        return Packed(weight_format, weight.floats(), at, memory)
     weights = (random.standard_normal(shape) * 0.05).astype(np.float32)
     if weight_format in ROUNDED:
         bits = torch.from_numpy(weights).bfloat16().view(torch.int16).numpy()
@@ -156,11 +172,13 @@ def allowed(parts: list[Packed], x: Tensor) -> np.ndarray:
     groups = wide.reshape(len(wide), -1, 32)
     largest = np.maximum(groups.max(2), 2.0**-111)
     half_steps = np.repeat(2.0 ** (np.floor(np.log2(largest)) - 15), 32, axis=1)
-    weights = [np.abs(part.numbers.astype(np.float64)).T for part in parts]
+    # Products of the zero points are added apart: they may be larger than the weights.
+    reach = [np.abs(part.numbers).max() if part.format in ZERO_POINTS else 0.0 for part in parts]
+    weights = [np.abs(part.numbers.astype(np.float64)).T + most for part, most in zip(parts, reach, strict=True)]
     return np.concatenate([half_steps @ of_part + 1e-5 * (wide @ of_part) for of_part in weights], axis=1)
 
 
-@pytest.mark.parametrize("weight_format", GGUF)
+@pytest.mark.parametrize("weight_format", [*GGUF, *ZERO_POINTS])
 def test_a_row_is_unpacked_as_it_stands_in_the_file(weight_format: Format) -> None:
     packed = packed_weight(weight_format, (45, 768), seed=3)
     assert np.array_equal(unpacked(weight_format, packed.at, packed.numbers.shape), packed.numbers)
@@ -184,7 +202,7 @@ def test_products_are_those_of_the_unpacked_weights(
 ) -> None:
     library.tp_use_level(level)
     group = group_inputs(weight_format)
-    packed = packed_weight(weight_format, (outputs, group * (groups if group == 32 else 1 + groups % 3)), seed)
+    packed = packed_weight(weight_format, (outputs, group * max(1, groups * 32 // group)), seed)
     x = inputs_of(rows, packed.numbers.shape[1], seed)
     error = np.abs(product([packed], x).numpy() - expected([packed], x))
     assert (error <= allowed([packed], x)).all()

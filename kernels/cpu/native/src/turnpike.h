@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 7;
+constexpr int32_t TP_ABI = 8;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -32,7 +32,7 @@ void tp_use_threads(int32_t threads);
 // --- Weights ---------------------------------------------------------------------------------------------------
 
 // Storage format of a weight [outputs, inputs]. `tp_pack` takes rows of bf16 numbers for the first three, and stored rows
-// of GGUF blocks (ggml's layouts) for the others.
+// of blocks for the others: ggml's layouts, and those of zero_points.cpp.
 enum TpFormat : int32_t {
     TP_BF16 = 0,
     TP_INT8 = 1,
@@ -42,6 +42,13 @@ enum TpFormat : int32_t {
     TP_Q8_0 = 5,
     TP_Q4_K = 6,
     TP_Q6_K = 7,
+    // Unsigned integers of 4 or 8 bits with a float32 scale and a zero point for 32, 64 or 128 inputs: see zero_points.cpp.
+    TP_U4_32 = 8,
+    TP_U4_64 = 9,
+    TP_U4_128 = 10,
+    TP_U8_32 = 11,
+    TP_U8_64 = 12,
+    TP_U8_128 = 13,
 };
 
 // Bytes of the packed weight; -1 if the format does not support the shape. `packed` is aligned to 64 bytes.

@@ -63,6 +63,17 @@ inline constexpr Layout Q6_K_LAYOUT{SCALES_BYTES, NIBBLES_BYTES + NIBBLES_BYTES 
 inline constexpr Layout INT8_LAYOUT{0, BYTES_BYTES + SCALES_BYTES, 1};
 // Scales of scales and of minima bf16; then for each group nibbles, scales and minima of one byte.
 inline constexpr Layout INT4_LAYOUT{2 * SCALES_BYTES, NIBBLES_BYTES + 2 * BLOCK_OUTPUTS, WHOLE_ROW};
+// Scales float32 and zero points bf16 of all groups of a super-group; then for each group nibbles, or bytes.
+constexpr int64_t ZERO_POINTS_AT = BLOCK_OUTPUTS * 4;
+constexpr Layout zero_points_layout(int64_t group_bytes, int64_t groups) {
+    return {ZERO_POINTS_AT + SCALES_BYTES, group_bytes, groups};
+}
+inline constexpr Layout U4_32_LAYOUT = zero_points_layout(NIBBLES_BYTES, 1);
+inline constexpr Layout U4_64_LAYOUT = zero_points_layout(NIBBLES_BYTES, 2);
+inline constexpr Layout U4_128_LAYOUT = zero_points_layout(NIBBLES_BYTES, 4);
+inline constexpr Layout U8_32_LAYOUT = zero_points_layout(BYTES_BYTES, 1);
+inline constexpr Layout U8_64_LAYOUT = zero_points_layout(BYTES_BYTES, 2);
+inline constexpr Layout U8_128_LAYOUT = zero_points_layout(BYTES_BYTES, 4);
 
 // A prepared row: int16 [inputs]; then for each group its scale, float32; then for each the sum of its numbers, float32.
 constexpr int64_t prepared_row_bytes(int64_t inputs) { return inputs * 2 + inputs / GROUP_INPUTS * 8; }
@@ -76,6 +87,12 @@ struct BlockKernels {
     void (*q6_k)(const Product&, int64_t);
     void (*int8)(const Product&, int64_t);
     void (*int4)(const Product&, int64_t);
+    void (*u4_32)(const Product&, int64_t);
+    void (*u4_64)(const Product&, int64_t);
+    void (*u4_128)(const Product&, int64_t);
+    void (*u8_32)(const Product&, int64_t);
+    void (*u8_64)(const Product&, int64_t);
+    void (*u8_128)(const Product&, int64_t);
 };
 
 const BlockKernels& block_kernels(int32_t level);

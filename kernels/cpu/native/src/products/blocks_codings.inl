@@ -82,6 +82,29 @@ struct ByteScales {
 using Q4_K = ByteScales<Q4_K_LAYOUT, float16>;
 using Int4 = ByteScales<INT4_LAYOUT, bf16>;
 
+// Integers less a zero point, times a scale: both in the header, for all its groups. What the zero point takes off is the
+// minimum. Bytes are stored less 128, as their zero points are.
+template <const Layout& OWN_LAYOUT, void CHUNK(const char*, int, int, Pairs (&)[4])>
+struct ZeroPoints {
+    static constexpr Layout LAYOUT = OWN_LAYOUT;
+    static constexpr int PARTS = 1;
+    static constexpr bool MINIMA = true;
+    static void chunk(const char* group, int half, int c, Pairs (&pairs)[4]) { CHUNK(group, half, c, pairs); }
+    static Floats scale(const char* header, const char*, int half, int) {
+        return load_floats(reinterpret_cast<const float*>(header + half * 64));
+    }
+    static Floats minimum(const char* header, const char* group, int half) {
+        return -scale(header, group, half, 0) * bf16(header + ZERO_POINTS_AT + half * 32);
+    }
+};
+
+using U4_32 = ZeroPoints<U4_32_LAYOUT, nibble_chunk<0>>;
+using U4_64 = ZeroPoints<U4_64_LAYOUT, nibble_chunk<0>>;
+using U4_128 = ZeroPoints<U4_128_LAYOUT, nibble_chunk<0>>;
+using U8_32 = ZeroPoints<U8_32_LAYOUT, byte_chunk>;
+using U8_64 = ZeroPoints<U8_64_LAYOUT, byte_chunk>;
+using U8_128 = ZeroPoints<U8_128_LAYOUT, byte_chunk>;
+
 struct Q6_K {
     static constexpr Layout LAYOUT = Q6_K_LAYOUT;
     static constexpr int PARTS = 2;

@@ -52,6 +52,12 @@ inline float from_bits(uint32_t bits) {
 
 inline float from_bf16(uint16_t bits) { return from_bits(static_cast<uint32_t>(bits) << 16); }
 
+inline uint16_t upper_half(float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return static_cast<uint16_t>(bits >> 16);
+}
+
 // The least bf16 number that is not below a positive one.
 inline uint16_t not_below(float value) {
     uint32_t bits;

@@ -265,4 +265,6 @@ void prepare(const uint16_t* x, int64_t inputs, char* prepared) {
 }
 
 constexpr BlockKernels KERNELS{prepare,         block_of<Q4_0>, block_of<Q4_1>, block_of<Q8_0>,
-                               block_of<Q4_K>, block_of<Q6_K>, block_of<Int8>, block_of<Int4>};
+                               block_of<Q4_K>, block_of<Q6_K>, block_of<Int8>, block_of<Int4>,
+                               block_of<U4_32>, block_of<U4_64>, block_of<U4_128>,
+                               block_of<U8_32>, block_of<U8_64>, block_of<U8_128>};

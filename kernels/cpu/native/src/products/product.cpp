@@ -26,6 +26,13 @@ const Format* format_of(int32_t format) {
             return int8_format(level);
         case TP_INT4:
             return int4_format(level);
+        case TP_U4_32:
+        case TP_U4_64:
+        case TP_U4_128:
+        case TP_U8_32:
+        case TP_U8_64:
+        case TP_U8_128:
+            return zero_points_format(format, level);
         default:
             return gguf_format(format, level);
     }

@@ -1,0 +1,76 @@
+"""Which quantised matrices a backend computes with as they are, and what the others cost: they are expanded to plain
+numbers."""
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from engine.models.layout import expected_tensors
+from engine.models.sources import BlockSource, WeightSource
+
+TakesBlocks = Callable[[str, int], bool]
+"""Whether the backend packs a block format of that many inputs: `kernels.weights.Packer.takes_blocks`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightMemory:
+    """The memory of a model's weights, in bytes.
+
+    kept: of matrices that stay quantised; expanded: of quantised matrices that are expanded, which take `stored` in the
+    checkpoint; plain: of all others. formats: descriptions of those that are expanded.
+    """
+
+    kept: int
+    expanded: int
+    stored: int
+    plain: int
+    formats: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        return self.kept + self.expanded + self.plain
+
+    @property
+    def notice(self) -> str | None:
+        """What the expansion costs, for operators; None if nothing is expanded."""
+        if not self.formats:
+            return None
+        return (
+            f"{'; '.join(self.formats)}: no kernel computes with these weights, expanded from {_mib(self.stored)} to "
+            f"{_mib(self.expanded)}"
+        )
+
+
+def kept_matrices(source: BlockSource, takes: TakesBlocks) -> Collection[str]:
+    """The quantised matrices that the backend packs without expanding them."""
+    shapes = dict(expected_tensors(source.config))
+    return {
+        name
+        for name, matrix in source.quantized.items()
+        if matrix.block_format is not None and takes(matrix.block_format, shapes[name][1])
+    }
+
+
+def weight_memory(source: WeightSource, takes: TakesBlocks, number_bytes: int) -> WeightMemory:
+    """`number_bytes`: of a number that is not quantised."""
+    quantized = source.quantized if isinstance(source, BlockSource) else {}
+    kept = kept_matrices(source, takes) if isinstance(source, BlockSource) else ()
+    expanded = plain = 0
+    for name, shape in expected_tensors(source.config):
+        size = math.prod(shape) * number_bytes
+        if name not in quantized:
+            plain += size
+        elif name not in kept:
+            expanded += size
+    others = [matrix for name, matrix in quantized.items() if name not in kept]
+    return WeightMemory(
+        kept=sum(quantized[name].bytes for name in kept),
+        expanded=expanded,
+        stored=sum(matrix.bytes for matrix in others),
+        plain=plain,
+        formats=tuple(dict.fromkeys(matrix.description for matrix in others)),
+    )
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"

@@ -1,0 +1,74 @@
+// Weights of unsigned integers with a scale and a zero point for a group of inputs, as GPTQ, AWQ and compressed-tensors have
+// them: w = scale (q - zero point). Nothing of them is rounded. A stored block has 32, 64 or 128 weights of one output:
+//   scale float32, zero point of one byte, integers in order: of 4 bits two in a byte, the first in the lower half; of 8 bits
+//   one in a byte
+#include "products/blocks_pack.h"
+
+namespace tp {
+namespace {
+
+constexpr int64_t STORED_HEADER_BYTES = 5;
+
+// What bytes are stored less, so that they have a sign.
+constexpr int32_t offset_of(int bits) { return bits == 8 ? 128 : 0; }
+
+template <int BITS, const Layout& LAYOUT>
+void pack_zero_points(const void* rows, int64_t inputs, int64_t output, uint8_t* block) {
+    constexpr int64_t WEIGHTS = LAYOUT.super_groups * GROUP_INPUTS, BYTES = STORED_HEADER_BYTES + WEIGHTS * BITS / 8;
+    const int64_t own = output % BLOCK_OUTPUTS;
+    const auto* from = static_cast<const uint8_t*>(rows) + output * (inputs / WEIGHTS) * BYTES;
+    for (int64_t input = 0; input < inputs; input += WEIGHTS, from += BYTES) {
+        std::memcpy(block + 4 * own, from, 4);
+        const auto zero = static_cast<float>(from[4] - offset_of(BITS));
+        put_half(block + ZERO_POINTS_AT, own, upper_half(zero));  // an integer of eight bits: exact
+        const uint8_t* integers = from + STORED_HEADER_BYTES;
+        for (int64_t g = 0; g < LAYOUT.super_groups; ++g, integers += GROUP_INPUTS * BITS / 8) {
+            uint8_t* group = block + LAYOUT.header_bytes + g * LAYOUT.group_bytes;
+            for (int64_t i = 0; i < GROUP_INPUTS; ++i) {
+                if (BITS == 8) {
+                    group[byte_byte(own, i)] = static_cast<uint8_t>(integers[i] - offset_of(BITS));
+                } else {
+                    put_nibble(group, own, i, integers[i / 2] >> (i % 2 * 4) & 15u);
+                }
+            }
+        }
+        block += LAYOUT.super_bytes(inputs);
+    }
+}
+
+template <int BITS>
+float zero_points_number(const uint8_t* super, const uint8_t* group, int64_t output, int64_t input) {
+    float scale;
+    std::memcpy(&scale, super + 4 * output, sizeof scale);
+    const auto integer = BITS == 8 ? static_cast<int8_t>(group[byte_byte(output, input)])
+                                   : static_cast<int32_t>(nibble_of(group, output, input));
+    return scale * (static_cast<float>(integer) - from_bf16(half_of(super + ZERO_POINTS_AT, output)));
+}
+
+template <int BITS, const Layout& LAYOUT, Kernel KERNEL>
+const Format* format_at(int32_t level) {
+    return block_format<LAYOUT, each_output<pack_zero_points<BITS, LAYOUT>>, zero_points_number<BITS>, KERNEL>(level);
+}
+
+}  // namespace
+
+const Format* zero_points_format(int32_t format, int32_t level) {
+    switch (format) {
+        case TP_U4_32:
+            return format_at<4, U4_32_LAYOUT, &BlockKernels::u4_32>(level);
+        case TP_U4_64:
+            return format_at<4, U4_64_LAYOUT, &BlockKernels::u4_64>(level);
+        case TP_U4_128:
+            return format_at<4, U4_128_LAYOUT, &BlockKernels::u4_128>(level);
+        case TP_U8_32:
+            return format_at<8, U8_32_LAYOUT, &BlockKernels::u8_32>(level);
+        case TP_U8_64:
+            return format_at<8, U8_64_LAYOUT, &BlockKernels::u8_64>(level);
+        case TP_U8_128:
+            return format_at<8, U8_128_LAYOUT, &BlockKernels::u8_128>(level);
+        default:
+            return nullptr;
+    }
+}
+
+}  // namespace tp
