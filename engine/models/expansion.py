@@ -32,7 +32,7 @@ class WeightMemory:
 
     @property
     def notice(self) -> str | None:
-        """What the expansion costs, for operators; None if nothing is expanded."""
+        """The cost of the expansion, for operators; None if nothing is expanded."""
         if not self.formats:
             return None
         return (

@@ -22,7 +22,7 @@ SCALE_TYPES = ("F16", "BF16", "F32")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What a tensor of a layer must be. shapes: the permitted ones. types: by their names in safetensors headers."""
+    """Requirements of a layer's tensor. shapes: the permitted ones. types: by their names in safetensors headers."""
 
     types: tuple[str, ...]
     shapes: tuple[Shape, ...]
