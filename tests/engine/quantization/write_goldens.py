@@ -123,7 +123,15 @@ def gptqmodel() -> None:
     ):
         config = QuantizeConfig(bits=bits, group_size=group_size, sym=sym, desc_act=desc_act, format=version)
 
-        def pack(linear: torch.nn.Linear) -> tuple[Mapping[str, torch.Tensor], torch.Tensor]:
+        def pack(
+            linear: torch.nn.Linear,
+            bits: int = bits,
+            group_size: int = group_size,
+            sym: bool = sym,
+            desc_act: bool = desc_act,
+            version: FORMAT = version,
+            config: QuantizeConfig = config,
+        ) -> tuple[Mapping[str, torch.Tensor], torch.Tensor]:
             out_features, in_features = linear.weight.shape
             module = TorchLinear(bits, group_size, sym, desc_act, in_features, out_features, register_buffers=True)
             groups = torch.arange(in_features) // group_size
