@@ -54,7 +54,7 @@ def models(settings: Settings) -> Iterator[Finding]:
     yield ok("models", ", ".join(found))
     if notices:
         remedy = "serve a checkpoint whose format has a kernel: docs/operations.md, Quantised checkpoints"
-        yield warning("quantised weights", "; ".join(notices), remedy)
+        yield warning("quantized weights", "; ".join(notices), remedy)
     yield _memory(settings, parameters, weights, len(found))
 
 

@@ -64,6 +64,9 @@ BLOCK_TYPES: Mapping[int, BlockType] = {
         BlockType(12, "Q4_K", 256, 144),
         BlockType(13, "Q5_K", 256, 176),
         BlockType(14, "Q6_K", 256, 210),
+        BlockType(20, "IQ4_NL", 32, 18),
+        BlockType(23, "IQ4_XS", 256, 136),
+        BlockType(39, "MXFP4", 32, 17),
     )
 }
 

@@ -27,6 +27,7 @@ RELATIVE_ERROR = {
     BlockType.Q5_0: 0.08,
     BlockType.Q4_1: 0.1,
     BlockType.Q4_0: 0.15,
+    BlockType.MXFP4: 0.34,
 }
 """Error of a stored weight over the largest weight of its row: at most half a step of the type's grid."""
 
@@ -36,6 +37,8 @@ K_QUANT_SCALES = {
     BlockType.Q4_K: (0, 2),
     BlockType.Q5_K: (0, 2),
     BlockType.Q6_K: (208,),
+    BlockType.IQ4_NL: (0,),
+    BlockType.IQ4_XS: (0,),
 }
 """Where the float16 scales of a block lie, in bytes."""
 
@@ -217,7 +220,7 @@ def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:
         GGUFCheckpoint(tmp_path / "x.gguf")
 
 
-@pytest.mark.parametrize("block_type", [BlockType.TQ1_0, BlockType.MXFP4])
+@pytest.mark.parametrize("block_type", [BlockType.TQ1_0, BlockType.TQ2_0])
 def test_an_unknown_type_is_refused_by_tensor(block_type: BlockType, tiny_folder: TinyFolder, tmp_path: Path) -> None:
     shape = {"hidden_size": 256, "head_dim": 64, "intermediate_size": 256, "num_hidden_layers": 1}
     path = make_gguf(tmp_path / "tiny.gguf", tiny_folder("llama", **shape), block_type)

@@ -1,6 +1,6 @@
 """Matrices in blocks go to a backend that computes with them as they are stored; others get numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,18 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.gguf.file import GGUFCheckpoint
 from engine.config import Quantize
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.loader import host_model, load_model
-from engine.models.native_model import NativeModel
-from engine.models.sources import WeightSource
-from engine.models.transformer import Transformer
-from kernels.arrays import Array, Dtype, Floats
+from engine.models.loader import load_model
+from kernels.arrays import Array
 from kernels.cpu import native
 from kernels.dispatch import select_ops
 from kernels.exchange import numpy_dtype
-from kernels.host import StepRows
 from kernels.ops import Embedding, Linear
 from kernels.reference import ReferenceOps
 from kernels.weights import DENSE, StoredWeight
 from tests.engine.models.tiny_gguf import make_gguf
+from tests.support.host_logits import Expanded, logits_of
 from tests.support.tiny_models import TinyFolder
 
-TOKENS = np.array([3, 1, 4, 1, 5, 9, 2, 6])
 WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512}
 """Whose rows fill K-quants' blocks."""
 
@@ -67,22 +63,6 @@ class BlockOps(ReferenceOps):
     @property
     def packed_formats(self) -> list[str]:
         return sorted({part.format for part in self.packed})
-
-
-class Expanded:
-    """A file's weights as numbers alone."""
-
-    def __init__(self, source: WeightSource) -> None:
-        self.config, self.weight_bytes = source.config, source.weight_bytes
-        self._source = source
-
-    def tensors(self, dtype: Dtype) -> Iterator[tuple[str, Array]]:
-        return self._source.tensors(dtype)
-
-
-def logits_of(model: NativeModel | Transformer) -> Floats:
-    host, count = host_model(model), np.array([len(TOKENS)])
-    return host.logits(host.forward(TOKENS, StepRows(np.array([[0]]), count, count), host.allocate_kv(1)))
 
 
 def mixed(path: Path, folder: Path, **formats: BlockType) -> Path:

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.config.settings import load_settings
 from gateway.doctor import Finding, State, models
+from kernels.cpu.native_ops import computes_natively
 from tests.support.tiny_models import make_checkpoint
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -38,6 +39,17 @@ def test_whether_memory_holds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     both = {"tiny": folder, "again": folder}
     found = findings(**settings | {"models": both})["memory"]  # 2 x 2 GiB of KV and a process, of 4 GiB
     assert (found.state, "4.0 of KV" in found.detail) == (State.FAILURE, True)
+
+
+def test_weights_that_no_kernel_computes_with_are_named(tmp_path: Path) -> None:
+    goldens = Path(__file__).parents[2] / "engine/models/quantization/data"
+    settings = {"data_dir": tmp_path, "models": {"a": goldens / "fp8-block"}, "device": "cpu", "kv_cache_bytes": "1MiB"}
+    found = findings(**settings)
+    assert found["quantized weights"].state is State.WARNING
+    assert "a: compressed-tensors, 8-bit floats" in found["quantized weights"].detail
+    if computes_natively():
+        found = findings(**settings | {"models": {"a": goldens / "w4a16"}})
+        assert found.keys() == {"models", "memory"}
 
 
 def test_the_classes(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from kernels.arrays import Array, Floats
-from tests.engine.quantization import packing
+from tests.engine.models.quantization import packing
 
 Quantized = tuple[Mapping[str, Array], Floats]
 """A layer's tensors by suffix, and the weight that they stand for."""

@@ -14,7 +14,7 @@ import pytest
 from engine.checkpoints.huggingface.folder import HFCheckpoint
 from engine.models.config import UnsupportedCheckpoint
 from kernels.arrays import FLOAT32
-from tests.engine.quantization.folders import CASES, write
+from tests.engine.models.quantization.folders import CASES, write
 from tests.support.tiny_models import TinyFolder
 
 FIXED_BYTES = 512 * 1024

@@ -8,14 +8,12 @@ import torch
 from safetensors.numpy import load_file
 
 from engine.checkpoints.checkpoint import open_checkpoint
-from engine.models.loader import host_model, load_model
-from engine.models.native_model import NativeModel
-from engine.models.transformer import Transformer
-from kernels.arrays import FLOAT32, Floats, Ints
+from engine.models.loader import load_model
+from kernels.arrays import FLOAT32
 from kernels.cpu.native_ops import computes_natively
 from kernels.dispatch import select_ops
-from kernels.host import StepRows
 from kernels.reference import ReferenceOps
+from tests.support.host_logits import logits_of
 
 GOLDENS = sorted(path.name for path in Path(__file__).with_name("data").iterdir())
 goldens = pytest.mark.parametrize("name", GOLDENS)
@@ -25,13 +23,10 @@ def folder_of(name: str) -> Path:
     return Path(__file__).with_name("data") / name
 
 
-def logits_of(model: NativeModel | Transformer, tokens: Ints) -> Floats:
-    host, count = host_model(model), np.array([len(tokens)])
-    return host.logits(host.forward(tokens, StepRows(np.array([[0]]), count, count), host.allocate_kv(1)))
-
-
 def test_there_are_goldens() -> None:
-    assert {"w4a16", "w4a16-asym", "w8a16", "w8a8", "fp8", "fp8-dynamic", "fp8-block"} <= set(GOLDENS)
+    of_gptqmodel = {"gptq-sym", "gptq-asym", "gptq-v2-asym-desc-act", "gptq-8-bits", "awq"}
+    of_compressed_tensors = {"w4a16", "w4a16-asym", "w8a16", "w8a8", "fp8", "fp8-dynamic", "fp8-block"}
+    assert of_gptqmodel | of_compressed_tensors <= set(GOLDENS)
 
 
 @goldens

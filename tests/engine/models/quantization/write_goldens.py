@@ -1,7 +1,7 @@
 """Writes `data/`: tiny checkpoints in formats of other projects, by those projects' own code, with what they mean.
 
     pip install compressed-tensors==0.20.0 gptqmodel==7.7.0 torch transformers
-    python -m tests.engine.quantization.write_goldens compressed-tensors  (or gptqmodel)
+    python -m tests.engine.models.quantization.write_goldens compressed-tensors  (or gptqmodel)
 
 The packages are not needed to run the tests. Each folder has config.json, model.safetensors and expected.safetensors:
 token ids, the logits that transformers computes in float32 from the weights as the package expands them, and two of

@@ -17,8 +17,8 @@ from kernels.cpu import native
 from kernels.cpu.native_ops import NativeOps, computes_natively
 from kernels.dispatch import select_ops
 from kernels.reference import ReferenceOps
-from tests.engine.models.test_loader_blocks import Expanded, logits_of
-from tests.engine.quantization.folders import CASES, Case, write
+from tests.engine.models.quantization.folders import CASES, Case, write
+from tests.support.host_logits import Expanded, logits_of
 from tests.support.tiny_models import TinyFolder
 
 SHAPE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 384, "head_dim": 64}

@@ -1,3 +1,0 @@
-from tests.engine.models.conftest import tiny_folder
-
-__all__ = ["tiny_folder"]
