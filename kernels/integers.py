@@ -32,7 +32,8 @@ class GroupedIntegers:
 
     @property
     def in_features(self) -> int:
-        return self.codes.shape[1] * 8 // self.bits
+        columns: int = self.codes.shape[1]
+        return columns * 8 // self.bits
 
     def floats(self) -> Floats:
         """float32 [out_features, in_features]."""

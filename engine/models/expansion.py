@@ -41,8 +41,10 @@ class WeightMemory:
         )
 
 
-def kept_matrices(source: BlockSource, takes: TakesBlocks) -> Collection[str]:
+def kept_matrices(source: WeightSource, takes: TakesBlocks) -> Collection[str]:
     """The quantised matrices that the backend packs without expanding them."""
+    if not isinstance(source, BlockSource):
+        return ()
     shapes = dict(expected_tensors(source.config))
     return {
         name
@@ -54,7 +56,7 @@ def kept_matrices(source: BlockSource, takes: TakesBlocks) -> Collection[str]:
 def weight_memory(source: WeightSource, takes: TakesBlocks, number_bytes: int) -> WeightMemory:
     """`number_bytes`: of a number that is not quantised."""
     quantized = source.quantized if isinstance(source, BlockSource) else {}
-    kept = kept_matrices(source, takes) if isinstance(source, BlockSource) else ()
+    kept = kept_matrices(source, takes)
     expanded = plain = 0
     for name, shape in expected_tensors(source.config):
         size = math.prod(shape) * number_bytes

@@ -74,7 +74,8 @@ class HFCheckpoint:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(tensor.bytes for tensor in (*self._stored.values(), *self._layers.values()))
+        plain = sum(tensor.bytes for tensor in self._stored.values())
+        return plain + sum(layer.bytes for layer in self._layers.values())
 
     @property
     def quantized(self) -> Mapping[str, QuantizedMatrix]:

@@ -124,7 +124,7 @@ class _GPTQScheme(IntegerScheme):
 
 def _options(keys: Keys, base: _Options | None) -> _Options:
     """The options of a config, or of a rule in `dynamic` where `base` has the others."""
-    bits = keys.size("bits", base and base.bits)
+    bits = keys.size("bits", None if base is None else base.bits)
     if bits not in BITS:
         raise keys.refuse("bits", f"{bits} is not 4 or 8")
     return _Options(

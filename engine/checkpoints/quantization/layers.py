@@ -68,7 +68,8 @@ class LayerReader:
         """The layer whose weight has that name. Views of the files: use them before `release`."""
         module = name.removesuffix(_WEIGHT)
         tensors = {suffix: self._array(f"{module}.{suffix}", tensor) for suffix, tensor in layer.tensors.items()}
-        return QuantizedLayer(module, *layer.shape, tensors)
+        out_features, in_features = layer.shape
+        return QuantizedLayer(module, out_features, in_features, tensors)
 
     def take_zero_biases(
         self,
