@@ -103,7 +103,7 @@ def test_hidden_states_that_are_read(params: SamplingParams, wanted: list[int]) 
 
 @pytest.mark.parametrize(("window", "wanted"), [(16, 1), (15, 16), (1, 16)])
 def test_hidden_states_that_no_later_one_stands_for(window: int, wanted: int) -> None:
-    """Tokens outside the last token's attention window are checked on their own."""
+    """All hidden states are read where the last token's window does not reach back over the row."""
     row = ScheduledRow(make_request("r", [1] * 33), 0, 16, samples=False)
     assert wanted_tokens(row, window) == wanted
 

@@ -226,7 +226,7 @@ class KVCacheMachine(RuleBasedStateMachine):
         rank = min(rank, len(self.classes) - 1)
         room = self.pool.may_take(rank)
         if room < 0:
-            return  # a class above shares more blocks than it owns, so its unused reserve exceeds the free ones
+            return  # a class above shares many of its blocks, so its unused reserve exceeds the free ones
         blocks = self.pool.allocate(min(count, room), rank, tenant)
         for block in blocks:
             self.content.pop(block, None)

@@ -84,7 +84,7 @@ def read(client: socket.socket, answer: bytes = b"") -> list[str]:
 
 
 def read_now_and_then(client: socket.socket, engine: Engine, times: int) -> list[str]:
-    """The same, by a client that reads only while the engine is paused, `times` times."""
+    """The same, by a client that waits `times` times for a pause and then reads `PART_BYTES` or more."""
     answer = b""
     for _ in range(times):
         until(lambda: stats(engine).paused > 0, timeout_s=30)
