@@ -139,6 +139,8 @@ class Embedding(Protocol):
 
 HeadNorms = weights.HeadNorms[Tensor]
 LayerWeights = weights.LayerWeights[Tensor, Linear]
+ExpertWeights = weights.ExpertWeights[Linear]
+MlpWeights = weights.MlpWeights[Linear]
 ModelWeights = weights.ModelWeights[Tensor, Linear, Embedding]
 SamplingColumns = host.SamplingColumns[Tensor]
 LogitEdits = host.LogitEdits[Tensor]
@@ -167,6 +169,8 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
+    def gelu_mul(self, gate_up: Tensor) -> Tensor: ...
+
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         """KV [L, N, 16, 2, Hkv, D], all finite."""
         ...
@@ -181,7 +185,9 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
 
     def plan_attention(self, metadata: AttentionMetadata) -> "AttentionPlan": ...
 
-    def attend(self, query: Tensor, kv_layer: Tensor, plan: "AttentionPlan", window: int | None) -> Tensor: ...
+    def attend(
+        self, query: Tensor, kv_layer: Tensor, plan: "AttentionPlan", window: int | None, cap: float | None = None
+    ) -> Tensor: ...
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None: ...
 

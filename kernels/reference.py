@@ -67,6 +67,25 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return functional.silu(gate) * up
 
 
+def gelu_mul(gate_up: Tensor) -> Tensor:
+    """GELU of the first half of [T, 2F], in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), times the second
+    half."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return functional.gelu(gate, approximate="tanh") * up
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """cap tanh(x / cap): x, bounded by cap (Gemma 2, arXiv 2408.00118)."""
+    return cap * torch.tanh(x / cap)
+
+
+def route(logits: Tensor, per_token: int, renormalise: bool) -> tuple[Tensor, Tensor]:
+    """The experts of each token and their weights, int64 and float32 [T, per_token], from the router's logits float32
+    [T, experts]: the largest softmax probabilities, divided by their sum if `renormalise`."""
+    weights, experts = logits.softmax(dim=-1).topk(per_token, dim=-1)
+    return experts, weights / weights.sum(dim=-1, keepdim=True) if renormalise else weights
+
+
 def clear_blocks(kv: Tensor, block_ids: Tensor) -> None:
     """Zero blocks block_ids int64 [n] of kv [L, N, 16, 2, Hkv, D]."""
     kv.index_fill_(1, block_ids, 0)
@@ -121,12 +140,14 @@ def rotate_and_store(
     return apply_rope(query, rope)
 
 
-def attend(query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window: int | None) -> Tensor:
+def attend(
+    query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window: int | None, cap: float | None = None
+) -> Tensor:
     """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D] (paged attention, Kwon et al., arXiv
     2309.06180); returns [T, Hq, D].
 
     A token at position p attends to positions (p - window, p], or to all up to p with window None. Scores are scaled by
-    1/sqrt(D); softmax in float32.
+    1/sqrt(D), then bounded by `softcap` with `cap`; softmax in float32.
     """
     output = torch.empty_like(query)
     group = query.shape[1] // kv_layer.shape[3]
@@ -139,6 +160,8 @@ def attend(query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window:
         keys, values = (kv[:, i].repeat_interleave(group, dim=1) for i in (0, 1))
         rows = slice(first, first + tokens)
         scores = torch.einsum("thd,shd->hts", query[rows].float(), keys) / math.sqrt(query.shape[-1])
+        if cap is not None:
+            scores = softcap(scores, cap)
         query_at = torch.arange(context - tokens, context, device=query.device)[:, None]
         key_at = torch.arange(context, device=query.device)[None, :]
         hidden = key_at > query_at
@@ -367,7 +390,7 @@ class ReferenceOps:
         return False
 
     def vector(self, numbers: Array) -> Tensor:
-        return tensor_of(numbers).to(self.device, copy=True)
+        return tensor_of(numbers).to(self.device, self.dtype, copy=True)
 
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
         assert all(part.format == DENSE for part in parts), f"not all of {[part.format for part in parts]} are taken"
@@ -398,6 +421,9 @@ class ReferenceOps:
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up)
 
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        return gelu_mul(gate_up)
+
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
@@ -416,9 +442,11 @@ class ReferenceOps:
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
         return ReferencePlan(metadata)
 
-    def attend(self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None) -> Tensor:
+    def attend(
+        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None, cap: float | None = None
+    ) -> Tensor:
         assert isinstance(plan, ReferencePlan)
-        return attend(query, kv_layer, plan.metadata, window)
+        return attend(query, kv_layer, plan.metadata, window, cap)
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None:
         edit_logits(logits, edits)

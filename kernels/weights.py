@@ -6,7 +6,7 @@ V is a backend's type of vectors, L of packed matrices, E of embedding tables. L
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from kernels.arrays import Array, Floats
 
@@ -42,24 +42,49 @@ class StoredWeight:
 
 @dataclass(frozen=True)
 class HeadNorms(Generic[V]):
-    """RMS norms of each query and key head before rotation: weights [D]."""
+    """RMS norms of queries and keys before rotation: weights [D] of each head, or, if `whole`, [Hq D] and [Hkv D] of
+    all heads at once."""
 
     query: V
     key: V
     eps: float
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class MlpWeights(Generic[L]):
+    """A gated MLP. `gate_up`: as packed by `Packer.pack_gate_up`."""
+
+    gate_up: L
+    down: L
+
+
+@dataclass(frozen=True)
+class ExpertWeights(Generic[L]):
+    """A mixture of experts; see `engine.models.experts.ExpertsConfig`. `router`: logits [T, experts]. `shared_gate`:
+    logits [T, 1] of the shared MLP's weight."""
+
+    router: L
+    experts: Sequence[MlpWeights[L]]
+    per_token: int
+    renormalise: bool
+    shared: MlpWeights[L] | None = None
+    shared_gate: L | None = None
 
 
 @dataclass(frozen=True)
 class LayerWeights(Generic[V, L]):
-    """One layer. `qkv`: q, k and v concatenated. `gate_up`: as packed by `Packer.pack_gate_up`."""
+    """One layer. `qkv`: q, k and v concatenated. `attention_norm` and `mlp_norm` are of the inputs of attention and
+    MLP, the output norms of what these add to the residual stream; None: no norm."""
 
-    attention_norm: V
+    attention_norm: V | None
     qkv: L
     head_norms: HeadNorms[V] | None
     output: L
-    mlp_norm: V
-    gate_up: L
-    down: L
+    mlp_norm: V | None
+    mlp: MlpWeights[L] | ExpertWeights[L]
+    attention_output_norm: V | None = None
+    mlp_output_norm: V | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +103,9 @@ class ModelShape:
 
     windows: sliding attention window of each layer in tokens, including the query's own; None for full attention.
     cos, sin: float32 [positions, D'/2], rotary factors of every position; D' of D dimensions are rotated.
+    rotary: those of each layer, if they differ between layers.
+    attention_scale, attention_softcap, embedding_scale, residual_scale, activation: as in
+        `engine.models.config.ModelConfig`.
     """
 
     num_heads: int
@@ -87,6 +115,12 @@ class ModelShape:
     windows: tuple[int | None, ...]
     cos: Floats
     sin: Floats
+    rotary: tuple[tuple[Floats, Floats], ...] = ()
+    attention_scale: float | None = None
+    attention_softcap: float | None = None
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    activation: Literal["silu", "gelu_tanh"] = "silu"
 
 
 class Packer(Protocol[V_co, L_co, E]):

@@ -2,17 +2,22 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-Family = Literal["llama", "mistral", "qwen2", "qwen3"]
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
+from engine.models.experts import MAX_EXPERTS, ExpertsConfig
+
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+Activation = Literal["silu", "gelu_tanh"]
 
 MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 24
 MAX_POSITION = 1 << 27
 MAX_ROPE_FACTOR = 65_536.0
 """Bounds of the values in a checkpoint's config, far above any real model, so that no value costs memory or time."""
+
+MAX_FACTOR = 1e6
+"""Maximum of the scales and softcaps of a config."""
 
 MAX_HEAD_DIM = 512
 """Maximum head dimension of the attention kernels; real models have 64 to 256."""
@@ -27,8 +32,10 @@ class RopeConfig:
     """Rotary embedding (RoFormer, Su et al., arXiv 2104.09864) and its scaling beyond the trained context.
 
     `factor` applies to every kind but `default`. The frequency bounds belong to `llama3`; the betas, both `mscale`s and
-    `attention_factor` to `yarn` (Peng et al., arXiv 2309.00071). `original_max_position`: the trained context in
-    tokens; required by every kind but `default`.
+    `attention_factor` to `yarn` (Peng et al., arXiv 2309.00071). `attention_factor`, `short_divisors` and
+    `long_divisors` belong to `longrope` (Ding et al., arXiv 2402.13753): the frequencies are divided by the long ones
+    if the model serves sequences beyond `original_max_position`, else by the short ones. `original_max_position`: the
+    trained context in tokens; required by every kind but `default`.
     """
 
     theta: float = 10_000.0
@@ -48,21 +55,34 @@ class RopeConfig:
     frequency_divisors: tuple[float, ...] | None = None
     """Divisors of the rotary_dim / 2 frequencies, applied after `kind`. GGUF files encode `llama3` scaling this way
     (tensor `rope_freqs.weight`), with kind `default`."""
+    short_divisors: tuple[float, ...] = ()
+    long_divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A dense decoder-only transformer of the Llama architecture.
+    """A decoder-only transformer: the Llama architecture, and the points at which other families differ from it.
 
     `windows[i]`: sliding attention window of layer i in tokens (a token attends to itself and the window - 1 before
     it), or None for full attention. `eos_token_ids` end a sequence unless the request ignores them. `max_position`:
     context window in tokens that the model can serve, with rope scaling.
 
+    Norms: `pre_norm` is applied to the input of attention and of the MLP, `branch_norm` to their outputs before these
+    are added to the residual stream. `norm_offset` is added to every norm's weight. `qk_norm`: queries and keys are
+    normed, head by head or, with `qk_norm_whole`, over all heads at once.
+
+    `attention_scale`: factor of attention scores; None: 1/sqrt(head_dim). A softcap c replaces x by c tanh(x / c), of
+    scores (`attention_softcap`) or of logits (`logit_softcap`). `embedding_scale` multiplies embeddings,
+    `residual_scale` the outputs of attention and MLP, and logits are divided by `logit_divisor`.
+
+    `layer_ropes[i]`: rope of layer i, None for none; empty if every layer has `rope`. `experts`: the mixture of experts
+    in place of the MLP in layers with `sparse_layers[i]`.
+
     Raises:
         UnsupportedCheckpoint: the values contradict each other; the message names the field.
     """
 
-    family: Family
+    family: str
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -81,6 +101,20 @@ class ModelConfig:
     tie_embeddings: bool = False
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
+    pre_norm: bool = True
+    branch_norm: bool = False
+    norm_offset: float = 0.0
+    qk_norm_whole: bool = False
+    activation: Activation = "silu"
+    attention_scale: float | None = None
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_divisor: float = 1.0
+    layer_ropes: tuple[RopeConfig | None, ...] = ()
+    experts: ExpertsConfig | None = None
+    sparse_layers: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         for field in (
@@ -110,35 +144,120 @@ class ModelConfig:
         for token_id in (*self.eos_token_ids, *(() if self.bos_token_id is None else (self.bos_token_id,))):
             if not 0 <= token_id < self.vocab_size:
                 raise UnsupportedCheckpoint(f"eos or bos token id {token_id} is outside {self.vocab_size} tokens")
-        self._check_rope()
+        self._check_factors()
+        self._check_experts()
+        if self.layer_ropes and len(self.layer_ropes) != self.num_layers:
+            raise UnsupportedCheckpoint(f"layer_ropes: {len(self.layer_ropes)} for {self.num_layers} layers")
+        for rope in dict.fromkeys((self.rope, *self.layer_ropes)):
+            if rope is not None:
+                _check_rope(rope, self.head_dim)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model is of the Llama architecture alone, with QK norm, biases and windows at most."""
+        return all(getattr(self, field.name) == field.default for field in fields(self) if field.name in _DEVIATIONS)
+
+    def rope_of(self, layer: int) -> RopeConfig | None:
+        """The rope of a layer; None: its positions are not encoded."""
+        return self.layer_ropes[layer] if self.layer_ropes else self.rope
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether a layer has a mixture of experts."""
+        return self.experts is not None and self.sparse_layers[layer]
 
     def of_layers(self, layers: Sequence[int]) -> "ModelConfig":
         """The model reduced to these layers, in this order."""
-        return replace(self, num_layers=len(layers), windows=tuple(self.windows[layer] for layer in layers))
+        return replace(
+            self,
+            num_layers=len(layers),
+            windows=tuple(self.windows[layer] for layer in layers),
+            layer_ropes=tuple(self.layer_ropes[layer] for layer in layers) if self.layer_ropes else (),
+            sparse_layers=tuple(self.sparse_layers[layer] for layer in layers) if self.sparse_layers else (),
+        )
 
-    def _check_rope(self) -> None:
-        rope = self.rope
-        rotary_dim = self.head_dim if rope.rotary_dim is None else rope.rotary_dim
-        if rotary_dim % 2 or not 2 <= rotary_dim <= self.head_dim:
-            raise UnsupportedCheckpoint(f"rope: {rotary_dim} rotated dimensions of {self.head_dim}; must be even")
-        for field in ("high_freq_factor", "low_freq_factor", "beta_fast", "beta_slow", "attention_factor"):
-            value = getattr(rope, field)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise UnsupportedCheckpoint(f"rope {field}: {value} is not a positive number")
-        if not (math.isfinite(rope.theta) and rope.theta > 1):
-            raise UnsupportedCheckpoint(f"rope theta: {rope.theta} is not above 1")
-        if not 1 <= rope.factor <= MAX_ROPE_FACTOR:
-            raise UnsupportedCheckpoint(f"rope factor: {rope.factor} is not in 1..{MAX_ROPE_FACTOR}")
-        if min(rope.mscale or 0.0, rope.mscale_all_dim or 0.0) < 0:
-            raise UnsupportedCheckpoint("rope mscale: less than 0")
-        if rope.kind == "dynamic" and rotary_dim == 2:
-            raise UnsupportedCheckpoint("rope: dynamic needs more than 2 rotated dimensions")
-        if rope.kind != "default" and (rope.original_max_position is None or rope.original_max_position < 1):
-            raise UnsupportedCheckpoint(f"rope original_max_position: missing, and {rope.kind} needs it")
-        if rope.kind == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
-            raise UnsupportedCheckpoint("rope low_freq_factor: not below high_freq_factor")
-        if rope.frequency_divisors is not None:
-            if len(rope.frequency_divisors) != rotary_dim // 2:
-                raise UnsupportedCheckpoint(f"rope frequency divisors: not {rotary_dim // 2} numbers")
-            if not all(math.isfinite(value) and value > 0 for value in rope.frequency_divisors):
-                raise UnsupportedCheckpoint("rope frequency divisors: a number that is not positive")
+    def _check_factors(self) -> None:
+        for field in (
+            "attention_scale",
+            "attention_softcap",
+            "logit_softcap",
+            "embedding_scale",
+            "residual_scale",
+            "logit_divisor",
+        ):
+            value = getattr(self, field)
+            if value is not None and not (math.isfinite(value) and 0 < value <= MAX_FACTOR):
+                raise UnsupportedCheckpoint(f"{field}: {value} is not a positive number up to {MAX_FACTOR:g}")
+        if not (self.pre_norm or self.branch_norm):
+            raise UnsupportedCheckpoint("pre_norm: a model without norms")
+
+    def _check_experts(self) -> None:
+        experts = self.experts
+        if experts is None:
+            return
+        if not 1 <= experts.count <= MAX_EXPERTS:
+            raise UnsupportedCheckpoint(f"experts: {experts.count} is not in 1..{MAX_EXPERTS}")
+        if not 1 <= experts.per_token <= experts.count:
+            raise UnsupportedCheckpoint(f"experts per token: {experts.per_token} of {experts.count} experts")
+        if not (1 <= experts.size <= MAX_WIDTH and 0 <= experts.shared_size <= MAX_WIDTH):
+            raise UnsupportedCheckpoint(f"experts: a width of {experts.size} or {experts.shared_size}")
+        if len(self.sparse_layers) != self.num_layers:
+            raise UnsupportedCheckpoint(f"sparse_layers: {len(self.sparse_layers)} for {self.num_layers} layers")
+
+
+_DEVIATIONS = frozenset(
+    {
+        "pre_norm",
+        "branch_norm",
+        "norm_offset",
+        "qk_norm_whole",
+        "activation",
+        "attention_scale",
+        "attention_softcap",
+        "logit_softcap",
+        "embedding_scale",
+        "residual_scale",
+        "logit_divisor",
+        "layer_ropes",
+        "experts",
+    }
+)
+"""Fields by which a family differs from the Llama architecture."""
+
+
+def _check_rope(rope: RopeConfig, head_dim: int) -> None:
+    rotary_dim = head_dim if rope.rotary_dim is None else rope.rotary_dim
+    if rotary_dim % 2 or not 2 <= rotary_dim <= head_dim:
+        raise UnsupportedCheckpoint(f"rope: {rotary_dim} rotated dimensions of {head_dim}; must be even")
+    for field in ("high_freq_factor", "low_freq_factor", "beta_fast", "beta_slow", "attention_factor"):
+        value = getattr(rope, field)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise UnsupportedCheckpoint(f"rope {field}: {value} is not a positive number")
+    if not (math.isfinite(rope.theta) and rope.theta > 1):
+        raise UnsupportedCheckpoint(f"rope theta: {rope.theta} is not above 1")
+    if not 1 <= rope.factor <= MAX_ROPE_FACTOR:
+        raise UnsupportedCheckpoint(f"rope factor: {rope.factor} is not in 1..{MAX_ROPE_FACTOR}")
+    if min(rope.mscale or 0.0, rope.mscale_all_dim or 0.0) < 0:
+        raise UnsupportedCheckpoint("rope mscale: less than 0")
+    if rope.kind == "dynamic" and rotary_dim == 2:
+        raise UnsupportedCheckpoint("rope: dynamic needs more than 2 rotated dimensions")
+    if rope.kind != "default" and (rope.original_max_position is None or rope.original_max_position < 1):
+        raise UnsupportedCheckpoint(f"rope original_max_position: missing, and {rope.kind} needs it")
+    if rope.kind == "longrope" and rope.original_max_position == 1:
+        raise UnsupportedCheckpoint("rope original_max_position: longrope needs more than 1")
+    if rope.kind == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
+        raise UnsupportedCheckpoint("rope low_freq_factor: not below high_freq_factor")
+    stretches = rope.kind == "longrope"
+    for name, divisors, required in (
+        ("frequency divisors", rope.frequency_divisors, rope.frequency_divisors is not None),
+        ("short_factor", rope.short_divisors, stretches),
+        ("long_factor", rope.long_divisors, stretches),
+    ):
+        if required:
+            _check_divisors(name, divisors or (), rotary_dim // 2)
+
+
+def _check_divisors(name: str, divisors: tuple[float, ...], pairs: int) -> None:
+    if len(divisors) != pairs:
+        raise UnsupportedCheckpoint(f"rope {name}: not {pairs} numbers")
+    if not all(math.isfinite(value) and value > 0 for value in divisors):
+        raise UnsupportedCheckpoint(f"rope {name}: a number that is not positive")

@@ -22,37 +22,93 @@ def expected_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     A tied head is the embedding and is not listed.
     """
     yield EMBEDDING, (config.vocab_size, config.hidden_size)
-    layer = _layer_tensors(config)
     for index in range(config.num_layers):
-        for name, shape in layer.items():
+        for name, shape in layer_tensors(config, index):
             yield f"model.layers.{index}.{name}", shape
     yield FINAL_NORM, (config.hidden_size,)
     if not config.tie_embeddings:
         yield HEAD, (config.vocab_size, config.hidden_size)
 
 
-def _layer_tensors(config: ModelConfig) -> dict[str, Shape]:
-    hidden, inner = config.hidden_size, config.intermediate_size
+def layer_tensors(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
+    """The weights of a layer by their names within it.
+
+    Names are those of Hugging Face's Llama. It has none for the norms of a branch's output: here they are
+    `attention_output_norm` and `mlp_output_norm`.
+    """
+    hidden = (config.hidden_size,)
+    if config.pre_norm:
+        yield "input_layernorm.weight", hidden
+        yield "post_attention_layernorm.weight", hidden
+    if config.branch_norm:
+        yield "attention_output_norm.weight", hidden
+        yield "mlp_output_norm.weight", hidden
+    yield from _attention_tensors(config)
+    if config.is_sparse(index):
+        yield from _expert_tensors(config)
+    else:
+        yield from _mlp_tensors("mlp", config.hidden_size, config.intermediate_size, config.mlp_bias)
+
+
+def _attention_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    rows = {"q_proj": q_rows, "k_proj": kv_rows, "v_proj": kv_rows}
-    shapes: dict[str, Shape] = {
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-        **{f"self_attn.{name}.weight": (size, hidden) for name, size in rows.items()},
-        "self_attn.o_proj.weight": (hidden, q_rows),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
-    }
-    if config.qkv_bias:
-        shapes.update({f"self_attn.{name}.bias": (size,) for name, size in rows.items()})
+    for name, rows in (("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows)):
+        yield f"self_attn.{name}.weight", (rows, config.hidden_size)
+        if config.qkv_bias:
+            yield f"self_attn.{name}.bias", (rows,)
+    yield "self_attn.o_proj.weight", (config.hidden_size, q_rows)
     if config.o_bias:
-        shapes["self_attn.o_proj.bias"] = (hidden,)
-    if config.mlp_bias:
-        shapes.update({"mlp.gate_proj.bias": (inner,), "mlp.up_proj.bias": (inner,), "mlp.down_proj.bias": (hidden,)})
+        yield "self_attn.o_proj.bias", (config.hidden_size,)
     if config.qk_norm:
-        shapes["self_attn.q_norm.weight"] = shapes["self_attn.k_norm.weight"] = (config.head_dim,)
-    return shapes
+        yield "self_attn.q_norm.weight", (q_rows if config.qk_norm_whole else config.head_dim,)
+        yield "self_attn.k_norm.weight", (kv_rows if config.qk_norm_whole else config.head_dim,)
+
+
+def _mlp_tensors(prefix: str, hidden: int, inner: int, bias: bool) -> Iterator[tuple[str, Shape]]:
+    for name, shape in (("gate_proj", (inner, hidden)), ("up_proj", (inner, hidden)), ("down_proj", (hidden, inner))):
+        yield f"{prefix}.{name}.weight", shape
+        if bias:
+            yield f"{prefix}.{name}.bias", shape[:1]
+
+
+def _expert_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    experts, hidden = config.experts, config.hidden_size
+    assert experts is not None, "a sparse layer without experts"
+    yield "mlp.gate.weight", (experts.count, hidden)
+    for expert in range(experts.count):
+        yield from _mlp_tensors(f"mlp.experts.{expert}", hidden, experts.size, bias=False)
+    if experts.shared_size:
+        yield from _mlp_tensors("mlp.shared_expert", hidden, experts.shared_size, bias=False)
+        yield "mlp.shared_expert_gate.weight", (1, hidden)
+
+
+def fused_modules(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]:
+    """The products of a layer by name, and the modules that each computes at once."""
+    groups = {
+        "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "output": ("self_attn.o_proj",),
+    }
+    experts = config.experts
+    if experts is None or not config.is_sparse(index):
+        return groups | _mlp_modules("mlp")
+    groups["mlp.router"] = ("mlp.gate",)
+    for expert in range(experts.count):
+        groups |= _mlp_modules(f"mlp.experts.{expert}")
+    if experts.shared_size:
+        groups |= _mlp_modules("mlp.shared_expert") | {"mlp.shared_gate": ("mlp.shared_expert_gate",)}
+    return groups
+
+
+def _mlp_modules(prefix: str) -> dict[str, tuple[str, ...]]:
+    return {
+        f"{prefix}.gate_up": (f"{prefix}.gate_proj", f"{prefix}.up_proj"),
+        f"{prefix}.down": (f"{prefix}.down_proj",),
+    }
+
+
+def is_routing(name: str) -> bool:
+    """Whether a weight decides on the experts of a token, or on their shares."""
+    return name.endswith((".mlp.gate.weight", ".mlp.shared_expert_gate.weight"))
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, Shape]) -> None:

@@ -11,13 +11,33 @@ from engine.config import Quantize
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import kept_matrices
 from engine.models.host_model import HostModel
-from engine.models.layout import EMBEDDING, FINAL_NORM, HEAD
+from engine.models.layout import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    expected_tensors,
+    fused_modules,
+    is_routing,
+    layer_tensors,
+)
 from engine.models.native_model import NativeModel
-from engine.models.rope import rope_table
+from engine.models.rope import layer_ropes
 from engine.models.sources import BlockSource, WeightSource
-from kernels.arrays import Array, Dtype
+from kernels.arrays import FLOAT32, Array, Dtype
 from kernels.cpu.native_ops import NativeOps
-from kernels.weights import DENSE, E, HeadNorms, L, LayerWeights, ModelWeights, Packer, StoredWeight, V
+from kernels.weights import (
+    DENSE,
+    E,
+    ExpertWeights,
+    HeadNorms,
+    L,
+    LayerWeights,
+    MlpWeights,
+    ModelWeights,
+    Packer,
+    StoredWeight,
+    V,
+)
 
 if TYPE_CHECKING:
     from engine.models.transformer import Transformer
@@ -28,12 +48,6 @@ Progress = Callable[[int, int], None]
 
 _ANY_FORMATS_WIDTH = 4096
 """A matrix width that every quantised format supports."""
-_LAYER_PARTS = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "output": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-}
 
 
 def load_model(
@@ -51,7 +65,7 @@ def load_model(
         UnsupportedCheckpoint: a tensor is missing, or the model's matrices cannot be quantised on this machine.
     """
     config = source.config
-    rope = rope_table(config.rope, config.head_dim, max_positions)
+    rope = layer_ropes(config, max_positions)
     if isinstance(ops, NativeOps):
         return NativeModel(config, _packed(source, ops, ops.dtype, progress, quantize), rope, ops)
     # Only here: where the native library computes, nothing needs torch.
@@ -114,8 +128,8 @@ def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Packer[Any, An
         raise UnsupportedCheckpoint(
             f"quantize {quantize} needs the native kernels of the CPU, in bfloat16; here is {backend} in {dtype}"
         )
-    widths = (config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size)
-    for width in widths:
+    widths = {shape[1] for name, shape in expected_tensors(config) if len(shape) == 2 and not is_routing(name)}
+    for width in sorted(widths):
         if not ops.takes_blocks(quantize, width):
             raise UnsupportedCheckpoint(f"quantize {quantize} does not divide this model's matrices of {width} inputs")
 
@@ -131,23 +145,17 @@ class _Assembler(Generic[V, L, E]):
         self._fused: dict[str, L] = {}
         self._embedding: E | None = None
         self._head: L | None = None
-        biases = {
-            "qkv": config.qkv_bias,
-            "output": config.o_bias,
-            "gate_up": config.mlp_bias,
-            "down": config.mlp_bias,
-        }
         self._group_of: dict[str, str] = {}
         self._missing: dict[str, set[str]] = {}
         self._parts: dict[str, tuple[str, ...]] = {}
         for layer in range(config.num_layers):
-            for kind, parts in _LAYER_PARTS.items():
-                group = f"model.layers.{layer}.{kind}"
-                self._parts[group] = tuple(f"model.layers.{layer}.{part}" for part in parts)
-                suffixes = ("weight", "bias") if biases[kind] else ("weight",)
-                names = {f"{part}.{suffix}" for part in self._parts[group] for suffix in suffixes}
-                self._missing[group] = names
-                self._group_of.update(dict.fromkeys(names, group))
+            names = {name for name, _ in layer_tensors(config, layer)}
+            for group, modules in fused_modules(config, layer).items():
+                key = f"model.layers.{layer}.{group}"
+                self._parts[key] = tuple(f"model.layers.{layer}.{module}" for module in modules)
+                tensors = {f"{module}.{kind}" for module in modules for kind in ("weight", "bias")} & names
+                self._missing[key] = {f"model.layers.{layer}.{name}" for name in tensors}
+                self._group_of.update(dict.fromkeys(self._missing[key], key))
 
     def add(self, name: str, weight: Array | StoredWeight) -> None:
         if isinstance(weight, StoredWeight):
@@ -172,6 +180,8 @@ class _Assembler(Generic[V, L, E]):
             self._matrices[name] = weight
 
     def _format_of(self, name: str) -> str:
+        if is_routing(name):
+            return DENSE  # a rounded router would choose other experts
         # In int4 these two alone cost SmolLM2 7 % of its perplexity, and everything else 0.1 %.
         return "int8" if self._format == "int4" and name in (EMBEDDING, HEAD) else self._format
 
@@ -202,22 +212,41 @@ class _Assembler(Generic[V, L, E]):
         )
 
     def _layer(self, index: int) -> LayerWeights[V, L]:
-        prefix = f"model.layers.{index}"
+        prefix, config = f"model.layers.{index}", self._config
+        pre, branch = config.pre_norm, config.branch_norm
         return LayerWeights(
-            attention_norm=self._take(f"{prefix}.input_layernorm.weight"),
+            attention_norm=self._take(f"{prefix}.input_layernorm.weight") if pre else None,
             qkv=self._fused[f"{prefix}.qkv"],
-            head_norms=self._head_norms(f"{prefix}.self_attn") if self._config.qk_norm else None,
+            head_norms=self._head_norms(f"{prefix}.self_attn") if config.qk_norm else None,
             output=self._fused[f"{prefix}.output"],
-            mlp_norm=self._take(f"{prefix}.post_attention_layernorm.weight"),
-            gate_up=self._fused[f"{prefix}.gate_up"],
-            down=self._fused[f"{prefix}.down"],
+            mlp_norm=self._take(f"{prefix}.post_attention_layernorm.weight") if pre else None,
+            mlp=self._experts(prefix) if config.is_sparse(index) else self._mlp(f"{prefix}.mlp"),
+            attention_output_norm=self._take(f"{prefix}.attention_output_norm.weight") if branch else None,
+            mlp_output_norm=self._take(f"{prefix}.mlp_output_norm.weight") if branch else None,
+        )
+
+    def _mlp(self, prefix: str) -> MlpWeights[L]:
+        return MlpWeights(self._fused[f"{prefix}.gate_up"], self._fused[f"{prefix}.down"])
+
+    def _experts(self, prefix: str) -> ExpertWeights[L]:
+        config = self._config.experts
+        assert config is not None, "a sparse layer without experts"
+        has_shared = config.shared_size > 0
+        return ExpertWeights(
+            router=self._fused[f"{prefix}.mlp.router"],
+            experts=tuple(self._mlp(f"{prefix}.mlp.experts.{expert}") for expert in range(config.count)),
+            per_token=config.per_token,
+            renormalise=config.renormalise,
+            shared=self._mlp(f"{prefix}.mlp.shared_expert") if has_shared else None,
+            shared_gate=self._fused[f"{prefix}.mlp.shared_gate"] if has_shared else None,
         )
 
     def _head_norms(self, prefix: str) -> HeadNorms[V]:
         query, key = self._take(f"{prefix}.q_norm.weight"), self._take(f"{prefix}.k_norm.weight")
-        return HeadNorms(query, key, self._config.rms_norm_eps)
+        return HeadNorms(query, key, self._config.rms_norm_eps, self._config.qk_norm_whole)
 
     def _take(self, name: str) -> V:
         if name not in self._vectors:
             raise UnsupportedCheckpoint(f"tensor {name} is missing")
-        return self._ops.vector(self._vectors.pop(name))
+        numbers, offset = self._vectors.pop(name), self._config.norm_offset
+        return self._ops.vector(numbers if offset == 0 else numbers.astype(FLOAT32) + np.float32(offset))

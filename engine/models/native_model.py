@@ -1,6 +1,9 @@
 """The model computed by the native library: a step through all layers is one call. Does not import torch."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel
@@ -17,7 +20,7 @@ class NativeModel:
 
     reads_past_context = False
 
-    def __init__(self, config: ModelConfig, weights: NativeWeights, rope: RopeTable, ops: NativeOps) -> None:
+    def __init__(self, config: ModelConfig, weights: NativeWeights, ropes: Sequence[RopeTable], ops: NativeOps) -> None:
         self.config = config
         self.ops = ops
         self._weights = weights
@@ -27,8 +30,14 @@ class NativeModel:
             head_dim=config.head_dim,
             norm_eps=config.rms_norm_eps,
             windows=config.windows,
-            cos=rope.cos,
-            sin=rope.sin,
+            cos=ropes[0].cos,
+            sin=ropes[0].sin,
+            rotary=() if all(rope is ropes[0] for rope in ropes) else tuple((rope.cos, rope.sin) for rope in ropes),
+            attention_scale=config.attention_scale,
+            attention_softcap=config.attention_softcap,
+            embedding_scale=config.embedding_scale,
+            residual_scale=config.residual_scale,
+            activation=config.activation,
         )
         self._forward = ops.forward_pass(self._shape, weights)
 
@@ -50,4 +59,10 @@ class NativeModel:
         return self._forward(token_ids, rows, kv, wanted)
 
     def logits(self, hidden: Array) -> Floats:
-        return self._weights.head.wide(hidden)
+        logits, config = self._weights.head.wide(hidden), self.config
+        if config.logit_divisor != 1:
+            logits = logits / np.float32(config.logit_divisor)
+        if config.logit_softcap is not None:
+            cap = np.float32(config.logit_softcap)
+            logits = np.tanh(logits / cap) * cap
+        return logits

@@ -5,11 +5,11 @@ is float32, as in training.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.models.config import RopeConfig
+from engine.models.config import ModelConfig, RopeConfig
 from kernels.arrays import FLOAT32, Floats
 
 _CHUNK = 1024
@@ -18,7 +18,7 @@ _CHUNK = 1024
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
-    """cos and sin of every position, float32 [positions, D'/2]. Shared by all layers."""
+    """cos and sin of every position, float32 [positions, D'/2]."""
 
     cos: Floats
     sin: Floats
@@ -27,6 +27,7 @@ class RopeTable:
 def rope_table(config: RopeConfig, head_dim: int, max_positions: int) -> RopeTable:
     """The factors of positions below `max_positions`."""
     dim = config.rotary_dim or head_dim
+    config = _for_length(config, max_positions)
     scale = np.float32(attention_factor(config))
     cos, sin = (np.empty((max_positions, dim // 2), FLOAT32) for _ in range(2))
     for first in range(0, max_positions, _CHUNK):
@@ -37,6 +38,30 @@ def rope_table(config: RopeConfig, head_dim: int, max_positions: int) -> RopeTab
     cos *= scale
     sin *= scale
     return RopeTable(cos, sin)
+
+
+def layer_ropes(config: ModelConfig, max_positions: int) -> tuple[RopeTable, ...]:
+    """The factors of each layer. Layers with the same rope share them."""
+    ropes = [config.rope_of(layer) for layer in range(config.num_layers)]
+    tables = {
+        rope: _no_rope(max_positions) if rope is None else rope_table(rope, config.head_dim, max_positions)
+        for rope in dict.fromkeys(ropes)
+    }
+    return tuple(tables[rope] for rope in ropes)
+
+
+def _no_rope(max_positions: int) -> RopeTable:
+    """Factors of no dimensions, for layers without rotary embedding."""
+    return RopeTable(np.empty((max_positions, 0), FLOAT32), np.empty((max_positions, 0), FLOAT32))
+
+
+def _for_length(config: RopeConfig, max_positions: int) -> RopeConfig:
+    """longrope with its divisors chosen. The choice is the model's, not a sequence's: keys that were cached with one
+    set of frequencies are wrong with the other. vLLM chooses in the same way."""
+    if config.kind != "longrope":
+        return config
+    long = max_positions > _original_window(config)
+    return replace(config, frequency_divisors=config.long_divisors if long else config.short_divisors)
 
 
 def _angles(config: RopeConfig, dim: int, positions: Floats) -> Floats:
@@ -65,11 +90,14 @@ def frequencies(config: RopeConfig, dim: int) -> Floats:
 
 
 def attention_factor(config: RopeConfig) -> float:
-    """YaRN's factor of cos and sin (arXiv 2309.00071, section 3.4); 1 for every other kind."""
-    if config.kind != "yarn":
+    """The factor of cos and sin: YaRN's (arXiv 2309.00071, section 3.4) or longrope's (arXiv 2402.13753); 1 for every
+    other kind."""
+    if config.kind not in ("yarn", "longrope"):
         return 1.0
     if config.attention_factor is not None:
         return config.attention_factor
+    if config.kind == "longrope":
+        return math.sqrt(1 + math.log(config.factor) / math.log(_original_window(config)))
     if config.mscale and config.mscale_all_dim:
         return _magnitude(config.factor, config.mscale) / _magnitude(config.factor, config.mscale_all_dim)
     return _magnitude(config.factor, 1.0)

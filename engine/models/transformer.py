@@ -1,19 +1,22 @@
-"""The model in torch: a dense decoder-only transformer of the Llama architecture over a paged KV cache.
+"""The model in torch: a decoder-only transformer over a paged KV cache.
 
-Used on a GPU, and on CPUs without kernels in the native library. Differences between families (biases, QK norm,
-windows, rope) are in the config and the weights, not in branches. A step is token ids and an `AttentionPlan`; requests
-are not known here.
+Used on a GPU, and on CPUs without kernels in the native library. Differences between families are in the config and the
+weights. A step is token ids and an `AttentionPlan`; requests are not known here.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from engine.models.config import ModelConfig
+from engine.models.feed_forward import FeedForward
 from engine.models.rope import RopeTable
 from kernels.exchange import tensor_of
-from kernels.ops import AttentionPlan, LayerWeights, ModelWeights, Ops, RopeRows
+from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, ModelWeights, Ops, RopeRows
+from kernels.reference import softcap
 
 
 class RopeFactors:
@@ -30,14 +33,23 @@ class RopeFactors:
         return RopeRows(cos, sin)
 
 
+def scaled(x: Tensor, factor: float) -> Tensor:
+    """x times a factor rounded to its dtype."""
+    return x if factor == 1 else x * torch.tensor(factor, dtype=x.dtype, device=x.device)
+
+
 class Transformer:
     """A loaded model on one device."""
 
-    def __init__(self, config: ModelConfig, weights: ModelWeights, rope: RopeTable, ops: Ops) -> None:
+    def __init__(self, config: ModelConfig, weights: ModelWeights, ropes: Sequence[RopeTable], ops: Ops) -> None:
+        """`ropes`: of each layer, the same object where the factors are the same."""
         self.config = config
         self.ops = ops
         self._weights = weights
-        self._rope = RopeFactors(rope, ops.dtype, ops.device)
+        distinct = {id(table): table for table in ropes}
+        self._ropes = {key: RopeFactors(table, ops.dtype, ops.device) for key, table in distinct.items()}
+        self._rope_of_layer = [id(table) for table in ropes]
+        self._feed_forward = FeedForward(config, ops)
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv`."""
@@ -61,22 +73,41 @@ class Transformer:
 
         `plan`: made by `ops.plan_attention` from the step's metadata.
         """
-        ops, eps = self.ops, self.config.rms_norm_eps
-        rope = self._rope.rows(plan.positions)
-        residual = self._weights.embedding(token_ids)
-        layers = self._weights.layers
-        normed = ops.rms_norm(residual, layers[0].attention_norm, eps)
+        config, layers = self.config, self._weights.layers
+        ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
+        residual = scaled(self._weights.embedding(token_ids), config.embedding_scale)
+        norm = layers[0].attention_norm
+        normed = residual if norm is None else self.ops.rms_norm(residual, norm, config.rms_norm_eps)
         for index, layer in enumerate(layers):
-            attended = self._attention(layer, normed, rope, kv[index], plan, self.config.windows[index])
-            normed, residual = ops.add_rms_norm(attended, residual, layer.mlp_norm, eps)
-            expanded = layer.down(ops.silu_mul(layer.gate_up(normed)))
-            next_norm = layers[index + 1].attention_norm if index + 1 < len(layers) else self._weights.final_norm
-            normed, residual = ops.add_rms_norm(expanded, residual, next_norm, eps)
+            rope = ropes[self._rope_of_layer[index]]
+            attended = self._attention(layer, normed, rope, kv[index], plan, config.windows[index])
+            normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
+            expanded = self._feed_forward(layer.mlp, normed)
+            last = index + 1 == len(layers)
+            next_norm = self._weights.final_norm if last else layers[index + 1].attention_norm
+            normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm)
         return normed
+
+    def _add(
+        self, branch: Tensor, output_norm: Tensor | None, residual: Tensor, next_norm: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Add a branch's output to the residual stream: (input of the next branch, residual stream)."""
+        ops, eps = self.ops, self.config.rms_norm_eps
+        if output_norm is not None:
+            branch = ops.rms_norm(branch, output_norm, eps)
+        branch = scaled(branch, self.config.residual_scale)
+        if next_norm is None:
+            total = residual + branch
+            return total, total
+        return ops.add_rms_norm(branch, residual, next_norm, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [T, V] from hidden states [T, H]."""
-        return self._weights.head.wide(hidden)
+        config = self.config
+        logits = self._weights.head.wide(hidden)
+        if config.logit_divisor != 1:
+            logits = logits / config.logit_divisor
+        return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
 
     def _attention(
         self,
@@ -88,6 +119,27 @@ class Transformer:
         window: int | None,
     ) -> Tensor:
         config, ops = self.config, self.ops
-        qkv = layer.qkv(normed).view(-1, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
-        query = ops.rotate_and_store(qkv, layer.head_norms, rope, kv_layer, plan.slot_mapping)
-        return layer.output(ops.attend(query, kv_layer, plan, window).flatten(1))
+        qkv = layer.qkv(normed)
+        norms = layer.head_norms
+        if norms is not None and norms.whole:
+            qkv, norms = self._norm_projections(qkv, norms), None
+        heads = qkv.view(-1, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
+        query = ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping)
+        if config.attention_scale is not None:  # `attend` divides by the root
+            query = scaled(query, config.attention_scale * math.sqrt(config.head_dim))
+        cap = config.attention_softcap
+        attended = (
+            ops.attend(query, kv_layer, plan, window) if cap is None else ops.attend(query, kv_layer, plan, window, cap)
+        )
+        return layer.output(attended.flatten(1))
+
+    def _norm_projections(self, qkv: Tensor, norms: HeadNorms) -> Tensor:
+        """qkv [T, (Hq + 2 Hkv) D] with all queries, and all keys, normed at once."""
+        config = self.config
+        keys = config.num_kv_heads * config.head_dim
+        query, key, value = qkv.split([config.num_heads * config.head_dim, keys, keys], dim=1)
+        query, key = (
+            self.ops.rms_norm(part.contiguous(), weight, norms.eps)
+            for part, weight in ((query, norms.query), (key, norms.key))
+        )
+        return torch.cat((query, key, value), dim=1)

@@ -9,6 +9,7 @@ from kernels.cpu import native
 from kernels.cpu.memory import WeightMemory, keep_freed_memory, lazy_zeros
 from kernels.cpu.native import NativeEmbedding, NativeForward, NativeLinear, NativeSampling
 from kernels.cpu.native.forward import NativeWeights
+from kernels.cpu.native.staged import StagedForward, needs_stages
 from kernels.cpu.penalties import edit_logits
 from kernels.host import HostColumns, HostEdits, HostPenalties, HostProduct
 from kernels.layout import BLOCK_TOKENS, int8_block_bytes
@@ -75,9 +76,9 @@ class NativeOps:
     def pack_rows(self, rows: Array) -> HostProduct:
         return NativeLinear([StoredWeight.dense(rows)], None, self._memory).wide
 
-    def forward_pass(self, shape: ModelShape, weights: NativeWeights) -> NativeForward:
-        """The forward pass of a model: a step through all layers in one call."""
-        return NativeForward(shape, weights)
+    def forward_pass(self, shape: ModelShape, weights: NativeWeights) -> NativeForward | StagedForward:
+        """The forward pass of a model: a step through all layers in one call, or in several for each layer."""
+        return StagedForward(shape, weights) if needs_stages(shape, weights) else NativeForward(shape, weights)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Array:
         """KV [L, N, 16, 2, Hkv, D], or int8 [L, N, bytes]."""

@@ -11,7 +11,7 @@ from kernels.cpu.probe import CpuProfile
 from kernels.exchange import numpy_dtype, tensor_of
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, Linear, RopeRows, SamplingColumns
-from kernels.reference import ReferenceOps, apply_rope
+from kernels.reference import ReferenceOps, apply_rope, attend
 
 
 class CpuOps(ReferenceOps):
@@ -77,8 +77,12 @@ class CpuOps(ReferenceOps):
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
         return attention.CpuAttentionPlan(metadata, self.dtype)
 
-    def attend(self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None) -> Tensor:
+    def attend(
+        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None, cap: float | None = None
+    ) -> Tensor:
         assert isinstance(plan, attention.CpuAttentionPlan)
+        if cap is not None:  # torch's fused attention has no softcap
+            return attend(query, kv_layer, plan.metadata, window, cap)
         return attention.attend(query, kv_layer, plan.under(window))
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:

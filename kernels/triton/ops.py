@@ -62,8 +62,11 @@ class TritonOps(ReferenceOps):
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
         return plan_from_metadata(metadata, self.device)
 
-    def attend(self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None) -> Tensor:
+    def attend(
+        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None, cap: float | None = None
+    ) -> Tensor:
         assert isinstance(plan, TritonPlan)
+        assert cap is None, "the loader refuses softcaps on a GPU"
         return attention.attend(query, kv_layer, plan, window, self.kv_scales or _UNSCALED)
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:

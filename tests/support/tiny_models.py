@@ -7,25 +7,59 @@ Biases and norm weights are random too: zeros and ones would hide a forgotten bi
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
+    Exaone4Config,
+    Gemma2Config,
+    Gemma3TextConfig,
+    Glm4Config,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
+    Olmo2Config,
+    Olmo3Config,
+    OlmoeConfig,
+    Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
 )
 from transformers.utils.logging import disable_progress_bar
 
 disable_progress_bar()
 
-TinyFamily = Literal["llama", "llama3", "mistral", "qwen2", "qwen3"]
-FAMILIES: tuple[TinyFamily, ...] = ("llama", "llama3", "mistral", "qwen2", "qwen3")
+TinyFamily = Literal[
+    "llama",
+    "llama3",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "phi3",
+    "granite",
+    "smollm3",
+    "olmo2",
+    "olmo3",
+    "exaone4",
+    "glm4",
+    "gemma2",
+    "gemma3",
+    "qwen3_moe",
+    "qwen2_moe",
+    "olmoe",
+    "mixtral",
+]
+FAMILIES: tuple[TinyFamily, ...] = get_args(TinyFamily)
+PLAIN_FAMILIES: tuple[TinyFamily, ...] = ("llama", "llama3", "mistral", "qwen2", "qwen3")
+"""Those of the Llama architecture, which every backend computes in every format, and which can be distilled."""
 
 VOCAB_SIZE = 512
 END_OF_TEXT, IM_START, IM_END = 0, 1, 2
@@ -61,6 +95,11 @@ _SHAPE: dict[str, Any] = {
     "pad_token_id": IM_END,
 }
 
+_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+
+_WITHOUT_HEAD_DIM = {"qwen2", "phi3", "granite", "olmo2", "olmo3", "qwen2_moe", "olmoe", "smollm3"}
+"""Families whose head size is the hidden size over the heads, without a key of its own."""
+
 _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "llama": (LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}),
     "llama3": (
@@ -79,6 +118,66 @@ _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "mistral": (MistralConfig, {"sliding_window": 8, "num_hidden_layers": 3}),
     "qwen2": (Qwen2Config, {"tie_word_embeddings": True}),
     "qwen3": (Qwen3Config, {"tie_word_embeddings": True, "head_dim": 32}),
+    "phi3": (
+        Phi3Config,
+        {
+            "sliding_window": 24,
+            "original_max_position_embeddings": 32,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10_000.0,
+                "partial_rotary_factor": 0.75,
+                "short_factor": [1.0 + 0.1 * pair for pair in range(6)],
+                "long_factor": [1.5 + 0.7 * pair for pair in range(6)],
+                "original_max_position_embeddings": 512,
+            },
+            "original_max_position_embeddings": 512,
+        },
+    ),
+    "granite": (
+        GraniteConfig,
+        {
+            "attention_multiplier": 0.3,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 0.5,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "smollm3": (SmolLM3Config, {"num_hidden_layers": 4, "attention_bias": True, "mlp_bias": True}),
+    "olmo2": (Olmo2Config, {}),
+    "olmo3": (Olmo3Config, {"num_hidden_layers": 4, "sliding_window": 8}),
+    "exaone4": (Exaone4Config, {"num_hidden_layers": 4, "sliding_window": 8, "tie_word_embeddings": True}),
+    "glm4": (Glm4Config, {"eos_token_id": [IM_END]}),
+    "gemma2": (
+        Gemma2Config,
+        {
+            "num_hidden_layers": 4,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma3": (
+        Gemma3TextConfig,
+        {
+            "num_hidden_layers": 6,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 24,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1_000_000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            },
+        },
+    ),
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        _EXPERTS | {"norm_topk_prob": True, "num_hidden_layers": 3, "mlp_only_layers": [1]},
+    ),
+    "qwen2_moe": (Qwen2MoeConfig, _EXPERTS | {"shared_expert_intermediate_size": 56}),
+    "olmoe": (OlmoeConfig, {"num_experts": 8, "num_experts_per_tok": 2}),
+    "mixtral": (MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
 }
 
 
@@ -97,8 +196,7 @@ def make_checkpoint(
     weights over several files with an index.
     """
     config_class, settings = _FAMILY[family]
-    # The head size is the hidden size over the heads in Qwen2, which has no key of its own for it.
-    shape = {key: value for key, value in _SHAPE.items() if (family, key) != ("qwen2", "head_dim")}
+    shape = {key: value for key, value in _SHAPE.items() if key != "head_dim" or family not in _WITHOUT_HEAD_DIM}
     config = config_class(**{**shape, **settings, **overrides})
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     _randomise(model, seed)
@@ -164,11 +262,16 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("norm.weight"):
-                parameter.copy_(1.0 + 0.2 * noise)
+                parameter.copy_(_mean_of_norms(model) + 0.2 * noise)
             elif name.endswith(".bias"):
                 parameter.copy_(0.2 * noise)
             else:
                 parameter.copy_(noise * parameter.shape[-1] ** -0.5)
+
+
+def _mean_of_norms(model: PreTrainedModel) -> float:
+    """Gemma's norms multiply by 1 plus their weight."""
+    return 0.0 if model.config.model_type.startswith("gemma") else 1.0
 
 
 TinyFolder = Callable[..., Path]

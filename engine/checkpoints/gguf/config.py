@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from engine.checkpoints.gguf.header import Header
 from engine.checkpoints.json_keys import Keys
-from engine.models.config import MAX_LAYERS, MAX_ROPE_FACTOR, Family, ModelConfig, RopeConfig, UnsupportedCheckpoint
+from engine.models.config import MAX_LAYERS, MAX_ROPE_FACTOR, ModelConfig, RopeConfig, UnsupportedCheckpoint
 
-_FAMILIES: Mapping[str, Family] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+_FAMILIES: Mapping[str, str] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """`llama` files are Llama, Mistral and other models of that architecture."""
 
 _UNDERSTOOD = frozenset(
@@ -81,7 +81,7 @@ def config_from_gguf(header: Header, frequency_divisors: tuple[float, ...] | Non
     )
 
 
-def _architecture(everything: Keys) -> tuple[Family, Keys]:
+def _architecture(everything: Keys) -> tuple[str, Keys]:
     """The family, and the keys under its name without that prefix."""
     name = everything.text("general.architecture")
     if name not in _FAMILIES:
@@ -103,7 +103,7 @@ def _architecture(everything: Keys) -> tuple[Family, Keys]:
 
 
 def _rope(
-    keys: Keys, family: Family, head_dim: int, frequency_divisors: tuple[float, ...] | None
+    keys: Keys, family: str, head_dim: int, frequency_divisors: tuple[float, ...] | None
 ) -> tuple[RopeConfig, int]:
     """The rope config, and the context in tokens that it reaches."""
     rotary_dim = keys.size("rope.dimension_count", head_dim)
@@ -148,7 +148,7 @@ def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
     return None if scale == 1.0 else scale * (0.1 * math.log(factor) + 1.0)
 
 
-def _windows(family: Family, keys: Keys, layers: int) -> tuple[int | None, ...]:
+def _windows(family: str, keys: Keys, layers: int) -> tuple[int | None, ...]:
     window = keys.size("attention.sliding_window", 0, minimum=0)
     if window and family != "llama":
         raise keys.refuse("attention.sliding_window", "does not say which layers slide")

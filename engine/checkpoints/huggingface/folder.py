@@ -12,6 +12,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from engine.checkpoints.huggingface.config import config_from_json
+from engine.checkpoints.huggingface.families import FAMILIES
+from engine.checkpoints.huggingface.tensor_names import TensorNames
 from engine.checkpoints.json_keys import read_json_object, shown
 from engine.checkpoints.quantization.layers import LayerReader, take_layers
 from engine.checkpoints.quantization.registry import read_format
@@ -51,11 +53,18 @@ class HFCheckpoint:
         if self._config.tie_embeddings:
             # Some writers store the tied head a second time; the embedding is the one that counts.
             stored.pop(HEAD, None)
+        family = FAMILIES[self._config.family]
+        if format is not None and (family.fused or family.interleaved_rope):
+            raise UnsupportedCheckpoint(
+                f"config.json: quantization_config is not supported with {self._config.family}: its projections are fused "
+                "or in another order"
+            )
+        self._names = TensorNames(family, self._config)
         self._layers = {} if format is None else take_layers(format, expected_tensors(self._config), stored)
         self._reader = LayerReader(folder)
         self._reader.take_zero_biases(self._layers, dict(expected_tensors(self._config)), stored)
         _check_types(stored)
-        shapes = {name: tensor.shape for name, tensor in stored.items()}
+        shapes = self._names.layout_shapes({name: tensor.shape for name, tensor in stored.items()})
         check_tensors(self._config, shapes | {name: layer.shape for name, layer in self._layers.items()})
         self._stored = stored
 
@@ -111,7 +120,7 @@ class HFCheckpoint:
         for file, names in by_file.items():
             with _open(self._folder / file):
                 for name, array in mapped_tensors(self._folder / file, names):
-                    yield name, array.astype(dtype, copy=False)
+                    yield from self._names.layout_tensors(name, array.astype(dtype, copy=False))
 
 
 def _check_types(stored: Mapping[str, StoredTensor]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from engine.checkpoints.json_keys import Keys
-from engine.models.config import MAX_ROPE_FACTOR, RopeConfig, RopeKind
+from engine.models.config import MAX_HEAD_DIM, MAX_ROPE_FACTOR, RopeConfig, RopeKind
 
 _ALWAYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned"})
 """Keys allowed for every type. `finetuned` is informational: transformers does not read it."""
@@ -16,6 +16,8 @@ _KEYS_OF_KIND: Mapping[str, frozenset[str]] = {
     "dynamic": _ALWAYS | {"factor", "original_max_position_embeddings"},
     "llama3": _ALWAYS | {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"},
     "yarn": _ALWAYS | {"factor", "original_max_position_embeddings"} | _YARN,
+    "longrope": _ALWAYS
+    | {"factor", "original_max_position_embeddings", "attention_factor", "short_factor", "long_factor"},
 }
 
 
@@ -41,6 +43,8 @@ def rope_from_config(config: Keys, head_dim: int) -> tuple[RopeConfig, int]:
     if kind == "default":
         return RopeConfig(theta=theta, rotary_dim=rotary_dim), max_position
 
+    if kind == "longrope":
+        return _longrope(config, scaling, theta, rotary_dim, max_position), max_position
     factor = scaling.number("factor")
     if not 1.0 <= factor <= MAX_ROPE_FACTOR:
         raise scaling.refuse("factor", f"{factor} is not in 1..{MAX_ROPE_FACTOR}")
@@ -68,6 +72,33 @@ def rope_from_config(config: Keys, head_dim: int) -> tuple[RopeConfig, int]:
         rotary_dim=rotary_dim,
     )
     return rope, max_position
+
+
+def _longrope(config: Keys, scaling: Keys, theta: float, rotary_dim: int | None, max_position: int) -> RopeConfig:
+    """`factor`, which the attention factor follows from, is by default the ratio of the extended to the trained
+    context."""
+    outer = config.optional_size("original_max_position_embeddings")
+    original = outer or scaling.size("original_max_position_embeddings", max_position)
+    factor = scaling.optional_number("factor") or max(1.0, max_position / original)
+    if not 1.0 <= factor <= MAX_ROPE_FACTOR:
+        raise scaling.refuse("factor", f"{factor} is not in 1..{MAX_ROPE_FACTOR}")
+    return RopeConfig(
+        theta=theta,
+        kind="longrope",
+        factor=factor,
+        original_max_position=original,
+        attention_factor=scaling.optional_number("attention_factor"),
+        rotary_dim=rotary_dim,
+        short_divisors=_divisors(scaling, "short_factor"),
+        long_divisors=_divisors(scaling, "long_factor"),
+    )
+
+
+def _divisors(scaling: Keys, key: str) -> tuple[float, ...]:
+    values = scaling.values.get(key)
+    if not isinstance(values, list) or not 1 <= len(values) <= MAX_HEAD_DIM:
+        raise scaling.refuse(key, "is not a short list of numbers")
+    return tuple(Keys({key: value}, scaling.prefix).number(key) for value in values)
 
 
 def _scaling(config: Keys) -> Keys:

@@ -12,14 +12,14 @@ from safetensors.numpy import save_file
 
 from engine.checkpoints.checkpoint import Checkpoint
 from engine.checkpoints.huggingface.config import config_from_json
-from engine.models.config import Family, ModelConfig, RopeConfig, UnsupportedCheckpoint
+from engine.models.config import ModelConfig, RopeConfig, UnsupportedCheckpoint
 from engine.models.layout import DRAFT, FREQUENT_TOKENS
 from engine.text.processor import TextProcessor
 from kernels.arrays import Array
 
 WEIGHTS = "model.safetensors"
 
-_ARCHITECTURES: Mapping[Family, str] = {
+_ARCHITECTURES: Mapping[str, str] = {
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
@@ -66,6 +66,8 @@ def config_json(config: ModelConfig) -> dict[str, Any]:
     Raises:
         UnsupportedCheckpoint: there is none: a GGUF file may use features without a Hugging Face key in its family.
     """
+    if config.family not in _ARCHITECTURES or not config.is_plain:
+        raise UnsupportedCheckpoint(f"a model of the family {config.family} cannot be written")
     sliding = {window for window in config.windows if window is not None}
     value: dict[str, Any] = {
         "model_type": config.family,

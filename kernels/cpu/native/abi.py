@@ -45,6 +45,7 @@ class Store(IntEnum):
     FLOAT32 = 1
     ADD_FLOAT32 = 2
     SILU_MUL = 3
+    GELU_MUL = 4
 
 
 class KV(IntEnum):
@@ -103,6 +104,8 @@ class Heads(Structure):
         ("rotary_half", c_int64),
         ("cos", c_void_p),
         ("sin", c_void_p),
+        ("score_scale", c_float),
+        ("softcap", c_float),
     )
 
 

@@ -10,7 +10,7 @@ from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeEmbedding, NativeLinear
 from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS, int8_block_bytes
-from kernels.weights import LayerWeights, ModelShape, ModelWeights
+from kernels.weights import LayerWeights, MlpWeights, ModelShape, ModelWeights
 
 NativeLayer = LayerWeights[Floats, NativeLinear]
 NativeWeights = ModelWeights[Floats, NativeLinear, NativeEmbedding]
@@ -46,7 +46,7 @@ class NativeForward:
             query_heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
-            inner=weights.layers[0].gate_up.out_features // 2,
+            inner=self._layers[0].gate_up.part[0].outputs // 2,
             vocab=table.out_features,
             layers=len(weights.layers),
             norm_eps=shape.norm_eps,
@@ -78,7 +78,7 @@ class NativeForward:
         struct.query_lens, struct.context_lens = address(query_lens), address(context_lens)
         struct.block_tables, struct.block_table_stride = address(tables), tables.strides[0] // 8
         self._model.kv = abi.KV.INT8 if kv.dtype == _INT8 else abi.KV.BF16
-        counts = None if wanted is None else _wanted_of_rows(wanted, query_lens)
+        counts = None if wanted is None else wanted_of_rows(wanted, query_lens)
         wanted_at = None if counts is None else address(counts)
         size = self._library.tp_forward_scratch_bytes(self._model_at, self._rows_at, wanted_at)
         assert size >= 0, f"heads of {self._model.head_dim} dimensions"
@@ -98,8 +98,11 @@ class NativeForward:
         return hidden
 
     def _fill(self, struct: abi.Layer, layer: NativeLayer, window: int | None) -> None:
-        for name in ("qkv", "output", "gate_up", "down"):
-            setattr(struct, name, getattr(layer, name).struct)
+        assert isinstance(layer.mlp, MlpWeights), "a mixture of experts is computed in stages"
+        assert layer.attention_norm is not None, "a layer without this norm is computed in stages"
+        assert layer.mlp_norm is not None, "a layer without this norm is computed in stages"
+        struct.qkv, struct.output = layer.qkv.struct, layer.output.struct
+        struct.gate_up, struct.down = layer.mlp.gate_up.struct, layer.mlp.down.struct
         struct.attention_norm, struct.mlp_norm = self._vector(layer.attention_norm), self._vector(layer.mlp_norm)
         if layer.head_norms is not None:
             struct.query_norm = self._vector(layer.head_norms.query)
@@ -112,7 +115,7 @@ class NativeForward:
         return address(self._vectors[-1])
 
 
-def _wanted_of_rows(wanted: Ints, query_lens: Ints) -> Ints:
+def wanted_of_rows(wanted: Ints, query_lens: Ints) -> Ints:
     """How many of each row's last tokens are wanted."""
     ends = query_lens.cumsum()
     counts: Ints = np.searchsorted(wanted, ends)

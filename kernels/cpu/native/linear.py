@@ -59,6 +59,11 @@ class NativeLinear:
         """float32 [T, out]: the unrounded sums."""
         return self._product(x, FLOAT32, abi.Store.FLOAT32)
 
+    def gated(self, x: Array, store: abi.Store) -> Array:
+        """bf16 [T, out / 2] of a weight from `pack_gate_up`: SILU_MUL or GELU_MUL of its gates and ups."""
+        assert store in (abi.Store.SILU_MUL, abi.Store.GELU_MUL), f"{store.name} does not multiply"
+        return self._product(x, BFLOAT16, store)
+
     def rows(self, indices: Sequence[int] | Ints) -> Floats:
         """float32 [n, in] of some outputs, as a product computes with them."""
         chosen: Ints = np.ascontiguousarray(indices, np.int64)
@@ -91,12 +96,13 @@ class NativeLinear:
         elif x.strides[1] != x.itemsize:
             x = np.ascontiguousarray(x)
         count = x.shape[0]
-        y = np.empty((count, self.out_features), dtype)
+        halves = 2 if store in (abi.Store.SILU_MUL, abi.Store.GELU_MUL) else 1
+        y = np.empty((count, self.out_features // halves), dtype)
         size = self._library.tp_product_scratch_bytes(self._struct_at, count)
         scratch = aligned_bytes(size)
         stride = x.strides[0] // x.itemsize
         self._library.tp_product(
-            self._struct_at, address(x), stride, count, store, address(y), self.out_features, address(scratch)
+            self._struct_at, address(x), stride, count, store, address(y), y.shape[1], address(scratch)
         )
         return y
 
@@ -112,7 +118,7 @@ class NativeEmbedding:
 
 
 def pack_gate_up(gate: StoredWeight, up: StoredWeight, bias: Array | None, memory: WeightMemory) -> NativeLinear:
-    """Blocks of 16 gates and 16 ups in turn, padded with rows of zeros, as TP_STORE_SILU_MUL needs."""
+    """Blocks of 16 gates and 16 ups in turn, padded with rows of zeros, as TP_STORE_SILU_MUL and its neighbour need."""
     if gate.format != up.format:  # a block of 32 outputs has one format
         gate, up = (_expanded(part) for part in (gate, up))
     rows = _in_turn(gate.rows, up.rows)

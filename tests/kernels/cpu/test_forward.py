@@ -107,8 +107,10 @@ class Model:
                 else weights.HeadNorms(ops.vector(array_of(norms.query)), ops.vector(array_of(norms.key)), norms.eps),
                 output=ops.pack_parts([dense(layer.output)], optional_array(layer.output_bias)),
                 mlp_norm=ops.vector(array_of(layer.mlp_norm)),
-                gate_up=ops.pack_gate_up(dense(layer.gate), dense(layer.up), optional_array(layer.gate_up_bias)),
-                down=ops.pack_parts([dense(layer.down)], optional_array(layer.down_bias)),
+                mlp=weights.MlpWeights(
+                    gate_up=ops.pack_gate_up(dense(layer.gate), dense(layer.up), optional_array(layer.gate_up_bias)),
+                    down=ops.pack_parts([dense(layer.down)], optional_array(layer.down_bias)),
+                ),
             )
             layers.append(packed)
         embedding = ops.pack_embedding(dense(self.table))

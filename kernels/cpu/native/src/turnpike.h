@@ -79,6 +79,7 @@ enum TpStore : int32_t {
     TP_STORE_FLOAT32 = 1,
     TP_ADD_FLOAT32 = 2,       // y += the product
     TP_STORE_SILU_MUL = 3,    // y bf16 [rows, outputs / 2]: of every 32 outputs, SiLU of the first 16 times the others
+    TP_STORE_GELU_MUL = 4,    // the same with GELU in its tanh form
 };
 
 // y [rows, outputs] from x [rows, inputs] bf16; `x_stride` and `y_stride` are row strides. A row's result
@@ -115,6 +116,8 @@ struct TpHeads {
     int64_t rotary_half;      // pairs (i, i + half) rotate; dimensions past 2 x half are unchanged
     const float* cos;         // [positions, rotary_half]
     const float* sin;
+    float score_scale;        // of scores; 0: 1/sqrt(D)
+    float softcap;            // scores become softcap x tanh(score / softcap); 0: they stay as they are
 };
 
 // qkv bf16 [T, (Hq + 2 Hkv) D], rows `qkv_stride` apart: norms and rotates queries and keys in place, and stores keys and
@@ -122,7 +125,7 @@ struct TpHeads {
 void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv, int64_t qkv_stride, void* kv_layer);
 
 // Causal attention of the queries in qkv over the paged KV; out bf16 [T, Hq D]. `window`: a token at p attends to
-// (p - window, p]; 0: no window. Scores are scaled by 1/sqrt(D); softmax and sums are float32. A token's result depends on
+// (p - window, p]; 0: no window. Softmax and sums are float32. A token's result depends on
 // its own sequence alone, to the bit: not on other rows, on how its row is chunked, or on threads. Scratch of -1 bytes: the
 // heads are not supported (an odd dimension or more than 512, or groups of different sizes).
 int64_t tp_attend_scratch_bytes(const TpHeads* heads, const TpRows* rows);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 
 #include "norms/rotary.h"
@@ -30,6 +31,11 @@ struct Attention {
     uint16_t* out;
     int64_t out_stride;
 
+    // Factor of the differences of scores in the exponent. Scores with a softcap are scaled before it.
+    float exponent_scale() const { return heads->softcap > 0.0f ? 1.0f : score_scale(); }
+    float score_scale() const {
+        return heads->score_scale > 0.0f ? heads->score_scale : 1.0f / std::sqrt(static_cast<float>(heads->head_dim));
+    }
     int64_t group() const { return heads->query_heads / heads->kv_heads; }
     int64_t first_visible(int64_t position) const {
         return window > 0 ? std::max<int64_t>(0, position + 1 - window) : 0;

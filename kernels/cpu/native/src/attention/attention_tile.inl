@@ -106,15 +106,27 @@ void score_part(const Attention& attention, const Tile& tile, int64_t part, Span
     }
 }
 
+// Scores of a query become softcap x tanh(scale x score / softcap).
+__attribute__((noinline)) inline void cap_scores(float* scores, Span seen, float scale, float softcap) {
+    for (int64_t block = seen.first / LANES; block < (seen.last + LANES - 1) / LANES; ++block) {
+        const Floats score = load_floats(scores + block * LANES);
+        store_floats(scores + block * LANES, hyperbolic_tangent(score * (scale / softcap)) * softcap);
+    }
+}
+
 // Scores [first, last) of a query become weights, e^(scale (score - largest)). Gives the largest and the sum of weights.
 // Of keys and values that are scaled, scores are multiplied by their key's first, and weights by their value's then.
 template <typename Kept>
-__attribute__((noinline)) void weigh(const Work& work, float* scores, Span seen, float scale, float* largest_and_total) {
+__attribute__((noinline)) void weigh(const Attention& attention, const Work& work, float* scores, Span seen, float* largest_and_total) {
     const int64_t begin = seen.first / LANES, end = (seen.last + LANES - 1) / LANES;
     if constexpr (Kept::SCALED) {
         for (int64_t block = begin; block < end; ++block) {
             store_floats(scores + block * LANES, load_floats(scores + block * LANES) * load_floats(work.key_scales + block * LANES));
         }
+    }
+    const float scale = attention.exponent_scale();
+    if (attention.heads->softcap > 0.0f) {
+        cap_scores(scores, seen, attention.score_scale(), attention.heads->softcap);
     }
     for (int64_t key = begin * LANES; key < seen.first; ++key) {
         scores[key] = -INFINITY;
@@ -174,14 +186,13 @@ template <typename Kept>
 void compute_part(const Attention& attention, const Tile& tile, int64_t part, Ahead& ahead, Work& work,
                   float* sums) {
     const int64_t dims = attention.heads->head_dim, padded = padded_dim(dims), stride = sums_stride(dims);
-    const float scale = 1.0f / std::sqrt(static_cast<float>(dims));
     const Span all = find_seen(attention, tile, part, work);
     score_part<Kept>(attention, tile, part, all, ahead, work);
     for (int64_t query = 0; query < tile.last - tile.first; ++query) {
         if (work.seen[query].first < work.seen[query].last) {
             float* of_query = sums + query * stride;
             std::memset(of_query, 0, static_cast<size_t>(padded) * sizeof *of_query);
-            weigh<Kept>(work, work.scores + query * PART_TOKENS, work.seen[query], scale, of_query + padded);
+            weigh<Kept>(attention, work, work.scores + query * PART_TOKENS, work.seen[query], of_query + padded);
         }
     }
     for (int64_t block = all.first / BLOCK_TOKENS; block * BLOCK_TOKENS < all.last; ++block) {
@@ -209,7 +220,7 @@ __attribute__((noinline)) void merge_query(float* sums, const float* part, int64
 // A part of all queries that see some of it: their first is taken as it is.
 void merge_part(const Attention& attention, const Tile& tile, int64_t part, const float* part_sums, float* sums) {
     const int64_t dims = attention.heads->head_dim, stride = sums_stride(dims), group = attention.group();
-    const float scale = 1.0f / std::sqrt(static_cast<float>(dims));
+    const float scale = attention.exponent_scale();
     for (int64_t query = tile.first; query < tile.last; ++query) {
         const int64_t position = tile.position_of(query, group);
         const int64_t first = attention.first_visible(position) / PART_TOKENS, last = position / PART_TOKENS;

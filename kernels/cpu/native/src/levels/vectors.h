@@ -109,6 +109,12 @@ inline Floats normal_exponential(Floats x) {
 
 inline Floats silu(Floats x) { return x / (exponential(-x) + 1.0f); }
 
+// 1 - 2 / (e^2x + 1).
+inline Floats hyperbolic_tangent(Floats x) { return 1.0f - 2.0f / (exponential(x + x) + 1.0f); }
+
+// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): the tanh form of GELU (Hendrycks and Gimpel, arXiv 1606.08415).
+inline Floats gelu(Floats x) { return x / (exponential((x + x * x * x * 0.044715f) * -1.5957691216f) + 1.0f); }
+
 // The upper half of sixteen lanes next to the lower, then quarters, and so on: a fold by these ends in lane 0.
 #if REGISTER_BYTES == 64
 inline Floats other_half(Floats values) {

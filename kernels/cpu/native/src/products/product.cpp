@@ -85,7 +85,7 @@ void prepare_range(const void* argument, int64_t first, int64_t last) {
 // A part's product for the panel of rows that begins with `row`.
 Product product_of_panel(const Work& work, const Part& part, int64_t row) {
     Product product = part.product;
-    const int64_t number_bytes = product.store == TP_STORE_BF16 || product.store == TP_STORE_SILU_MUL ? 2 : 4;
+    const int64_t number_bytes = product.store == TP_STORE_FLOAT32 || product.store == TP_ADD_FLOAT32 ? 4 : 2;
     product.rows = std::min(work.panel_rows, work.rows - row);
     product.x += row * product.x_stride;
     product.prepared += row * product.prepared_bytes;
@@ -119,6 +119,7 @@ int64_t offset_of(int64_t output, TpStore store) {
         case TP_STORE_BF16:
             return 2 * output;
         case TP_STORE_SILU_MUL:
+        case TP_STORE_GELU_MUL:
             return output;  // half as many of two bytes
         default:
             return 4 * output;

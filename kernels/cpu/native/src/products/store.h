@@ -52,5 +52,8 @@ inline void store_sums(const Product& product, int64_t block, int64_t row, Float
         case TP_STORE_SILU_MUL:
             store_numbers(row_of<uint16_t>(product, row, output / 2), silu(first) * second, high);
             return;
+        case TP_STORE_GELU_MUL:
+            store_numbers(row_of<uint16_t>(product, row, output / 2), gelu(first) * second, high);
+            return;
     }
 }

@@ -1,0 +1,24 @@
+"""The families of Hugging Face checkpoints: one description for each `model_type`."""
+
+from collections.abc import Mapping
+
+from engine.checkpoints.huggingface.families import (
+    exaone4,
+    gemma,
+    glm4,
+    granite,
+    llama,
+    mixtral,
+    olmo,
+    phi3,
+    qwen,
+    smollm3,
+)
+from engine.checkpoints.huggingface.families.family import Family
+
+_MODULES = (llama, qwen, mixtral, phi3, granite, smollm3, olmo, exaone4, glm4, gemma)
+
+FAMILIES: Mapping[str, Family] = {family.model_type: family for module in _MODULES for family in module.FAMILIES}
+"""Every family by its `model_type`."""
+
+__all__ = ["FAMILIES", "Family"]

@@ -1,0 +1,43 @@
+"""The feed-forward part of a layer in torch: an MLP, or a mixture of experts."""
+
+import torch
+from torch import Tensor
+
+from engine.models.config import ModelConfig
+from kernels import weights as weight_types
+from kernels.ops import ExpertWeights, MlpWeights, Ops
+from kernels.reference import route
+
+
+class FeedForward:
+    """Computes the MLPs of a model. `expert_tokens`: tokens that each expert has computed, over all layers, int64
+    [experts]; None without experts."""
+
+    def __init__(self, config: ModelConfig, ops: Ops) -> None:
+        self._multiply = ops.gelu_mul if config.activation == "gelu_tanh" else ops.silu_mul
+        experts = config.experts
+        self.expert_tokens = None if experts is None else torch.zeros(experts.count, dtype=torch.int64)
+
+    def __call__(self, weights: MlpWeights | ExpertWeights, x: Tensor) -> Tensor:
+        """[T, H] from normed inputs [T, H]."""
+        if isinstance(weights, weight_types.ExpertWeights):
+            return self._experts(weights, x)
+        return self._mlp(weights, x)
+
+    def _mlp(self, weights: MlpWeights, x: Tensor) -> Tensor:
+        return weights.down(self._multiply(weights.gate_up(x)))
+
+    def _experts(self, weights: ExpertWeights, x: Tensor) -> Tensor:
+        """Only chosen experts are computed, each for its tokens at once, in the order of their numbers."""
+        chosen, shares = route(weights.router.wide(x), weights.per_token, weights.renormalise)
+        counts = chosen.flatten().bincount(minlength=len(weights.experts))
+        assert self.expert_tokens is not None, "the config has no experts"
+        self.expert_tokens += counts
+        total = torch.zeros_like(x)
+        for expert in counts.nonzero().flatten().tolist():
+            tokens, ranks = (chosen == expert).nonzero(as_tuple=True)
+            output = self._mlp(weights.experts[expert], x[tokens])
+            total.index_add_(0, tokens, output * shares[tokens, ranks, None].to(x.dtype))
+        if weights.shared is not None and weights.shared_gate is not None:
+            total += weights.shared_gate(x).sigmoid() * self._mlp(weights.shared, x)
+        return total

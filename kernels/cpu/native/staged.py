@@ -1,0 +1,191 @@
+"""The forward pass of a model as one native call for each product, norm and attention.
+
+Computes the differences between families that the single call of `forward` does not have: norms after attention and
+MLP, scales and softcaps, rope by layer, mixtures of experts. For other models the two give the same bits.
+"""
+
+import ctypes
+
+import numpy as np
+
+from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints, address, aligned_bytes
+from kernels.cpu.native import abi
+from kernels.cpu.native.experts import mixture, mlp
+from kernels.cpu.native.forward import NativeLayer, NativeWeights, wanted_of_rows
+from kernels.cpu.native.library import load
+from kernels.host import StepRows
+from kernels.weights import HeadNorms, MlpWeights, ModelShape
+
+_STORES = {"silu": abi.Store.SILU_MUL, "gelu_tanh": abi.Store.GELU_MUL}
+_INT8 = np.dtype(np.int8)
+
+
+def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
+    """Whether `StagedForward` must compute the model."""
+    neutral = ModelShape(
+        shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, shape.windows, shape.cos, shape.sin
+    )
+    switches = ("attention_scale", "attention_softcap", "embedding_scale", "residual_scale", "activation")
+    if shape.rotary or any(getattr(shape, name) != getattr(neutral, name) for name in switches):
+        return True
+    return any(
+        not isinstance(layer.mlp, MlpWeights)
+        or layer.attention_norm is None
+        or layer.attention_output_norm is not None
+        or (layer.head_norms is not None and layer.head_norms.whole)
+        for layer in weights.layers
+    )
+
+
+class StagedForward:
+    """Computes with a float32 residual stream and bf16 inputs of products.
+
+    `expert_tokens`: tokens that each expert has computed since the start, over all layers, int64 [experts]; empty
+    without experts. Not reentrant.
+    """
+
+    def __init__(self, shape: ModelShape, weights: NativeWeights) -> None:
+        library = load()
+        assert library is not None, "there is no native library"
+        self._library = library
+        self._shape, self._weights = shape, weights
+        self._store = _STORES[shape.activation]
+        self._embedding_scale = np.float32(np.array(shape.embedding_scale).astype(BFLOAT16))
+        self._vectors: dict[int, Floats] = {}
+        self._heads = [self._heads_of(index, layer) for index, layer in enumerate(weights.layers)]
+        self._rows = abi.Rows()
+        self._scratch = aligned_bytes(0)
+        experts = [len(layer.mlp.experts) for layer in weights.layers if not isinstance(layer.mlp, MlpWeights)]
+        self.expert_tokens: Ints = np.zeros(max(experts, default=0), np.int64)
+
+    def __call__(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
+        """As `kernels.cpu.native.forward.NativeForward`."""
+        if not len(token_ids):
+            return np.empty((0, self._weights.embedding.table.in_features), BFLOAT16)
+        held = self._take(rows, kv)
+        residual = self._weights.embedding.table.rows(token_ids)
+        if self._shape.embedding_scale != 1:
+            residual = residual * self._embedding_scale
+        residual = np.ascontiguousarray(residual)
+        last = len(self._weights.layers) - 1
+        for index, layer in enumerate(self._weights.layers):
+            qkv = self._project(layer, self._input(residual, layer.attention_norm))
+            kv_at = address(kv) + index * kv.strides[0]
+            heads_at, rows_at = ctypes.addressof(self._heads[index]), ctypes.addressof(self._rows)
+            self._library.tp_rotate_and_store(heads_at, rows_at, address(qkv), qkv.shape[1], kv_at)
+            if index == last and wanted is not None:
+                counts = wanted_of_rows(wanted, rows.query_lens)
+                held.append(counts)
+                self._rows.query_lens, self._rows.tokens = address(counts), len(wanted)
+                qkv, residual = qkv[wanted], residual[wanted]
+            attended = self._attend(index, qkv, kv_at)
+            self._add(residual, layer.output.wide(attended), layer.attention_output_norm)
+            self._add(residual, self._feed_forward(layer, self._input(residual, layer.mlp_norm)), layer.mlp_output_norm)
+        return self._norm(residual, self._weights.final_norm)
+
+    def _take(self, rows: StepRows, kv: Array) -> list[Array]:
+        """Point the structs at a step's rows. Returns the arrays that must live while they are read."""
+        struct, tables = self._rows, rows.block_tables
+        assert tables.shape[1] < 2 or tables.strides[1] == 8, "block tables whose rows are not contiguous"
+        struct.rows, struct.tokens = len(rows.query_lens), int(rows.query_lens.sum())
+        struct.query_lens, struct.context_lens = address(rows.query_lens), address(rows.context_lens)
+        struct.block_tables, struct.block_table_stride = address(tables), tables.strides[0] // 8
+        for heads in self._heads:
+            heads.kv = abi.KV.INT8 if kv.dtype == _INT8 else abi.KV.BF16
+        return [rows.query_lens, rows.context_lens, tables]
+
+    def _input(self, residual: Floats, weight: Floats | None) -> Array:
+        """The input of a branch, bf16 [T, H]: the residual stream, normed if there is a norm."""
+        return residual.astype(BFLOAT16) if weight is None else self._norm(residual, weight)
+
+    def _norm(self, x: Floats, weight: Floats) -> Array:
+        normed = np.empty(x.shape, BFLOAT16)
+        self._norm_into(x, weight, normed)
+        return normed
+
+    def _norm_into(self, x: Floats, weight: Floats, out: Array) -> None:
+        assert x.strides[1] == 4, "rows that are not contiguous"
+        weight = self._vector(weight)
+        self._library.tp_rms_norm(
+            address(x),
+            x.strides[0] // 4,
+            *x.shape,
+            address(weight),
+            self._shape.norm_eps,
+            address(out),
+            out.strides[0] // 2,
+        )
+
+    def _project(self, layer: NativeLayer, x: Array) -> Array:
+        """qkv bf16 [T, (Hq + 2 Hkv) D]."""
+        norms = layer.head_norms
+        if norms is None or not norms.whole:
+            return layer.qkv(x)
+        wide = layer.qkv.wide(x)
+        qkv = wide.astype(BFLOAT16)
+        first = 0
+        for weight in (norms.query, norms.key):
+            last = first + len(weight)
+            self._norm_into(wide[:, first:last], weight, qkv[:, first:last])
+            first = last
+        return qkv
+
+    def _attend(self, index: int, qkv: Array, kv_at: int) -> Array:
+        """bf16 [T, Hq D]."""
+        shape, heads_at, rows_at = self._shape, ctypes.addressof(self._heads[index]), ctypes.addressof(self._rows)
+        size = self._library.tp_attend_scratch_bytes(heads_at, rows_at)
+        assert size >= 0, f"heads of {shape.head_dim} dimensions"
+        if size > len(self._scratch):
+            self._scratch = aligned_bytes(size)
+        out = np.empty((len(qkv), shape.num_heads * shape.head_dim), BFLOAT16)
+        self._library.tp_attend(
+            heads_at,
+            rows_at,
+            address(qkv),
+            qkv.shape[1],
+            kv_at,
+            shape.windows[index] or 0,
+            address(out),
+            out.shape[1],
+            address(self._scratch),
+        )
+        return out
+
+    def _feed_forward(self, layer: NativeLayer, x: Array) -> Floats:
+        if isinstance(layer.mlp, MlpWeights):
+            return mlp(layer.mlp, x, self._store)
+        return mixture(layer.mlp, x, self._store, self.expert_tokens)
+
+    def _add(self, residual: Floats, branch: Floats, norm: Floats | None) -> None:
+        """Add a branch's output [T, H] to the residual stream, in place."""
+        if norm is not None:
+            branch = self._norm(branch, norm).astype(FLOAT32)
+        if self._shape.residual_scale != 1:
+            branch = branch * np.float32(self._shape.residual_scale)
+        residual += branch
+
+    def _heads_of(self, index: int, layer: NativeLayer) -> abi.Heads:
+        shape = self._shape
+        cos, sin = shape.rotary[index] if shape.rotary else (shape.cos, shape.sin)
+        norms: HeadNorms[Floats] | None = layer.head_norms
+        of_heads = None if norms is None or norms.whole else norms
+        return abi.Heads(
+            query_heads=shape.num_heads,
+            kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            norm_eps=shape.norm_eps,
+            query_norm=None if of_heads is None else address(self._vector(of_heads.query)),
+            key_norm=None if of_heads is None else address(self._vector(of_heads.key)),
+            rotary_half=cos.shape[1],
+            cos=address(self._vector(cos)),
+            sin=address(self._vector(sin)),
+            score_scale=shape.attention_scale or 0.0,
+            softcap=shape.attention_softcap or 0.0,
+        )
+
+    def _vector(self, numbers: Floats) -> Floats:
+        """The numbers in contiguous float32, alive as long as this object."""
+        held = self._vectors.get(id(numbers))
+        if held is None:
+            held = self._vectors[id(numbers)] = np.ascontiguousarray(numbers, FLOAT32)
+        return held
