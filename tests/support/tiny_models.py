@@ -263,6 +263,8 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("norm.weight"):
                 parameter.copy_(_mean_of_norms(model) + 0.2 * noise)
+            elif name.endswith((".gate.weight", "router.weight")):
+                parameter.copy_(3 * noise * parameter.shape[-1] ** -0.5)  # few near ties between experts
             elif name.endswith(".bias"):
                 parameter.copy_(0.2 * noise)
             else:

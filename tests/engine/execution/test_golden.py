@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from engine.models.host_model import HostModel
 from engine.request import SamplingParams
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits, load_tiny, prompt
-from tests.support.tiny_models import FAMILIES, make_checkpoint, reference_model
+from tests.support.tiny_models import FAMILIES, PLAIN_FAMILIES, make_checkpoint, reference_model
 
 PROMPT_LENGTHS = (1, 5, 16, 17, 40, 70)
 NEW_TOKENS = 24
@@ -41,7 +41,12 @@ def folder(request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> Pat
     return tiny_folders[request.param]
 
 
-@pytest.mark.parametrize("chunk_tokens", [1, 3, 16, 33, 512])
+@pytest.fixture(params=PLAIN_FAMILIES)
+def plain_folder(request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> Path:
+    return tiny_folders[request.param]
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 16, 33, 512])
 def test_logits(folder: Path, chunk_tokens: int) -> None:
     model, oracle = _loaded(folder)
     tokens = prompt(70)
@@ -112,10 +117,10 @@ def test_logits_of_other_llama_shapes(tmp_path: Path, overrides: dict[str, objec
 
 @pytest.mark.parametrize("length", PROMPT_LENGTHS)
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 16, 512])
-def test_greedy_text_alone(folder: Path, length: int, chunk_tokens: int) -> None:
-    harness = Harness(_loaded(folder)[0], max_running=1, step_tokens=chunk_tokens, chunk_tokens=chunk_tokens)
+def test_greedy_text_alone(plain_folder: Path, length: int, chunk_tokens: int) -> None:
+    harness = Harness(_loaded(plain_folder)[0], max_running=1, step_tokens=chunk_tokens, chunk_tokens=chunk_tokens)
     harness.add(prompt(length), max_tokens=NEW_TOKENS)
-    assert harness.run()["0"].tokens == _expected(folder, length)
+    assert harness.run()["0"].tokens == _expected(plain_folder, length)
 
 
 @pytest.mark.parametrize("toggle", ["plain", "chunked", "tiny pool", "preempted", "no prefix cache"])
@@ -148,21 +153,21 @@ def test_greedy_text_after_a_prefix_hit(folder: Path) -> None:
     assert all(generated.tokens == _expected(folder, 70) for generated in harness.results.values())
 
 
-def test_blocks_freed_and_reused(folder: Path) -> None:
+def test_blocks_freed_and_reused(plain_folder: Path) -> None:
     """One request after another through a pool that each fills: nothing of the last shows in the next."""
-    harness = Harness(_loaded(folder)[0], num_blocks=8)  # 6 of them for the standard class
+    harness = Harness(_loaded(plain_folder)[0], num_blocks=8)  # 6 of them for the standard class
     for round_ in range(3):
         for length in (70, 40, 17):
             request = harness.add(prompt(length, seed=round_), max_tokens=NEW_TOKENS)
-            assert harness.run()[request.id].tokens == _expected(folder, length, round_)
+            assert harness.run()[request.id].tokens == _expected(plain_folder, length, round_)
 
 
 SAMPLED = SamplingParams(temperature=1.0, top_p=0.95, top_k=200, ignore_eos=True)
 
 
 @pytest.mark.parametrize("toggle", ["plain", "preempted", "chunked"])
-def test_seeded_text_alone_and_in_a_batch(folder: Path, toggle: str) -> None:
-    model = _loaded(folder)[0]
+def test_seeded_text_alone_and_in_a_batch(plain_folder: Path, toggle: str) -> None:
+    model = _loaded(plain_folder)[0]
     alone = Harness(model)
     alone.add(prompt(40), SAMPLED, max_tokens=20, seed=77)
     expected = alone.run()["0"].tokens
@@ -177,10 +182,10 @@ def test_seeded_text_alone_and_in_a_batch(folder: Path, toggle: str) -> None:
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-40, 1e-7])
-def test_the_lowest_temperatures_are_greedy(folder: Path, temperature: float) -> None:
+def test_the_lowest_temperatures_are_greedy(plain_folder: Path, temperature: float) -> None:
     """Their inverse is no float32, and must not fail the step that others share."""
-    harness = Harness(_loaded(folder)[0])
+    harness = Harness(_loaded(plain_folder)[0])
     harness.add(prompt(17), SamplingParams(temperature=temperature, ignore_eos=True), max_tokens=NEW_TOKENS)
     harness.add(prompt(40), max_tokens=NEW_TOKENS)
     results = harness.run()
-    assert [results[name].tokens for name in "01"] == [_expected(folder, 17), _expected(folder, 40)]
+    assert [results[name].tokens for name in "01"] == [_expected(plain_folder, 17), _expected(plain_folder, 40)]

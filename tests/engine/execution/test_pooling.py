@@ -12,7 +12,7 @@ from engine.models.host_model import HostModel
 from engine.request import FinishReason, Pooling, TokenDelta
 from tests.engine.execution.harness import GREEDY, Harness, load_tiny
 from tests.engine.execution.pooling_cases import LENGTHS, embedding, of, prompt, vector
-from tests.support.tiny_models import FAMILIES, reference_model
+from tests.support.tiny_models import PLAIN_FAMILIES, reference_model
 
 
 @cache
@@ -31,7 +31,7 @@ def assert_equals_oracle(oracle: PreTrainedModel, tokens: Sequence[int], pooling
     torch.testing.assert_close(vector(delta), expected(oracle, tokens, pooling), atol=1e-4, rtol=0)
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=PLAIN_FAMILIES)
 def folder(request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> Path:
     return tiny_folders[request.param]
 

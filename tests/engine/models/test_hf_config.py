@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.checkpoints.huggingface.config import config_from_json
+from engine.checkpoints.huggingface.families import FAMILIES as DESCRIBED
 from engine.models.config import ModelConfig, RopeConfig, UnsupportedCheckpoint
 
 LLAMA: dict[str, Any] = {
@@ -27,6 +28,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"},
     "qwen2": LLAMA | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
     "qwen3": LLAMA | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
+} | {
+    name: LLAMA | {"architectures": [family.architecture], "model_type": name}
+    for name, family in DESCRIBED.items()
+    if name not in ("llama", "mistral", "qwen2", "qwen3")
 }
 
 
@@ -155,7 +160,8 @@ class TestRope:
     @pytest.mark.parametrize(
         ("scaling", "named"),
         [
-            ({"rope_type": "longrope", "factor": 2.0}, "rope_scaling: rope_type: 'longrope'"),
+            ({"rope_type": "longrope", "factor": 2.0}, "rope_scaling: short_factor"),
+            ({"rope_type": "mrope", "factor": 2.0}, "rope_scaling: rope_type: 'mrope'"),
             ({"type": "su", "factor": 2.0}, "rope_scaling: type: 'su'"),
             ({"type": "linear"}, "rope_scaling: factor: is missing"),
             ({"type": "linear", "factor": "2"}, "rope_scaling: factor"),
@@ -193,7 +199,7 @@ class TestTokenIds:
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
-        ({"model_type": "mixtral"}, "model_type: 'mixtral'"),
+        ({"model_type": "dbrx"}, "model_type: 'dbrx'"),
         ({"model_type": None}, "model_type: is missing"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "architectures"),
         ({"rope_interleaved": True}, "rope_interleaved"),
@@ -226,6 +232,94 @@ def test_a_config_that_cannot_be_served_is_refused_by_the_key(keys: dict[str, An
     assert str(caught.value).isprintable()
 
 
+FULL_AND_SLIDING = {"full_attention": {"rope_type": "default"}, "sliding_attention": {"rope_type": "default"}}
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "named"),
+    [
+        ("qwen3_moe", {"num_experts": 0}, "num_experts"),
+        ("qwen3_moe", {"num_experts": 4, "num_local_experts": 8}, "num_experts"),
+        ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 5}, "num_experts_per_tok"),
+        ("qwen3_moe", {"num_experts_per_tok": 0}, "num_experts_per_tok"),
+        ("qwen3_moe", {"moe_intermediate_size": 0}, "moe_intermediate_size"),
+        ("qwen3_moe", {"mlp_only_layers": [4]}, "mlp_only_layers"),
+        ("qwen3_moe", {"mlp_only_layers": [True]}, "mlp_only_layers"),
+        ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step"),
+        ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size"),
+        ("mixtral", {"num_local_experts": 10**9}, "num_local_experts"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
+        ("gemma2", {"sliding_window": 0}, "sliding_window"),
+        ("gemma2", {"sliding_window": None}, "sliding_window"),
+        ("gemma2", {"attn_logit_softcapping": float("nan")}, "attn_logit_softcapping"),
+        ("gemma2", {"attn_logit_softcapping": 0.0}, "attn_logit_softcapping"),
+        ("gemma2", {"final_logit_softcapping": -1.0}, "final_logit_softcapping"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar"),
+        ("gemma2", {"hidden_activation": "relu"}, "hidden_activation"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("gemma3_text", {"rope_parameters": {"rope_type": "default"}}, "rope_parameters"),
+        ("gemma3_text", {"rope_parameters": FULL_AND_SLIDING | {"chunked_attention": {}}}, "rope_parameters"),
+        ("gemma3_text", {"layer_types": ["linear_attention"] * 4}, "layer_types"),
+        ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern"),
+        ("granite", {"attention_multiplier": float("inf")}, "attention_multiplier"),
+        ("granite", {"logits_scaling": 0.0}, "logit_divisor"),
+        ("granite", {"residual_multiplier": -1.0}, "residual_scale"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers"),
+        ("smollm3", {"no_rope_layers": [1, 0, 2, 1]}, "no_rope_layers"),
+        ("smollm3", {"use_sliding_window": True}, "sliding_window"),
+        ("exaone4", {"sliding_window_pattern": "LLX"}, "sliding_window_pattern"),
+        ("exaone4", {"sliding_window": -1}, "sliding_window"),
+        ("glm4", {"head_dim": 6, "partial_rotary_factor": 0.5}, "rope"),
+        ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [1.0] * 8}}, "short_factor"),
+        ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0] * 8, "long_factor": [0.0] * 8}}, "long_factor"),
+        ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0] * 8}}, "long_factor"),
+    ],
+)
+def test_a_familys_key_is_refused_by_name(family: str, keys: dict[str, Any], named: str) -> None:
+    with pytest.raises(UnsupportedCheckpoint) as caught:
+        read(family, **keys)
+    assert named in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
+class TestFamilies:
+    def test_a_null_turns_a_softcap_off(self) -> None:
+        config = read("gemma2", final_logit_softcapping=None)
+        assert (config.attention_softcap, config.logit_softcap) == (50.0, None)
+
+    def test_gemma3_in_the_older_spelling(self) -> None:
+        config = read("gemma3_text", rope_local_base_freq=5e3, rope_scaling={"rope_type": "linear", "factor": 8.0})
+        full = RopeConfig(theta=1e6, kind="linear", factor=8.0, original_max_position=1024)
+        assert config.rope == full
+        assert config.layer_ropes == (RopeConfig(theta=5e3),) * 4
+        assert config.windows == (4096,) * 4
+
+    def test_olmo3_scales_full_layers_only(self) -> None:
+        scaling = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}
+        config = read("olmo3", rope_theta=5e5, rope_scaling=scaling)
+        assert [rope and rope.kind for rope in config.layer_ropes] == ["default"] * 3 + ["yarn"]
+        assert config.max_position == 1024
+
+    def test_layers_without_rope(self) -> None:
+        assert [rope is None for rope in read("smollm3").layer_ropes] == [False, False, False, True]
+        assert [rope is None for rope in read("exaone4").layer_ropes] == [False, False, False, True]
+        assert read("exaone4", sliding_window=None).layer_ropes == ()
+
+    def test_exaones_pattern_as_a_text(self) -> None:
+        config = read("exaone4", sliding_window=8, sliding_window_pattern="LG")
+        assert config.windows == (8, None, 8, None)
+
+    def test_layers_with_experts(self) -> None:
+        assert read("qwen3_moe", mlp_only_layers=[2]).sparse_layers == (True, True, False, True)
+        assert read("qwen2_moe", decoder_sparse_step=2).sparse_layers == (False, True, False, True)
+
+    def test_a_part_of_the_layers(self) -> None:
+        config = read("qwen3_moe", mlp_only_layers=[2]).of_layers([2, 0])
+        assert config.sparse_layers == (False, True)
+        assert read("smollm3").of_layers([3, 0]).layer_ropes == (None, read("smollm3").rope)
+
+
 NUMBERS = st.integers() | st.floats() | st.sampled_from([0, -1, 2**31, 2**63, 10**400, 1e308])
 JSON = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.text(max_size=5),
@@ -234,11 +328,17 @@ JSON = st.recursive(
 )
 ROPE_KEYS = ["rope_type", "factor", "rope_theta", "original_max_position_embeddings", "beta_fast", "mscale", "truncate"]
 ROPE = st.fixed_dictionaries(
-    {"type": st.sampled_from(["linear", "dynamic", "yarn", "llama3", "default"])},
-    optional=dict.fromkeys([*ROPE_KEYS, "low_freq_factor", "high_freq_factor", "attention_factor"], NUMBERS | JSON),
+    {"type": st.sampled_from(["linear", "dynamic", "yarn", "llama3", "default", "longrope"])},
+    optional=dict.fromkeys(
+        [*ROPE_KEYS, "short_factor", "long_factor", "low_freq_factor", "high_freq_factor", "attention_factor"],
+        NUMBERS | JSON,
+    ),
 )
 OTHER_KEYS = ["rope_theta", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "head_dim"]
 OTHER_KEYS += ["num_key_value_heads", "tie_word_embeddings", "partial_rotary_factor", "num_experts", "hidden_act"]
+OTHER_KEYS += ["num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "mlp_only_layers", "no_rope_layers"]
+OTHER_KEYS += ["decoder_sparse_step", "query_pre_attn_scalar", "attn_logit_softcapping", "logits_scaling"]
+OTHER_KEYS += ["shared_expert_intermediate_size", "sliding_window_pattern", "rope_parameters", "hidden_activation"]
 
 
 @settings(max_examples=300, deadline=None)

@@ -25,7 +25,7 @@ from kernels.exchange import array_of, tensor_of
 from tests.engine.execution.harness import forward_logits, load_tiny
 from tests.engine.models.tiny_gguf import make_gguf
 from tests.engine.text.corpus import CORPUS
-from tests.support.tiny_models import FAMILIES, TinyFamily, make_checkpoint
+from tests.support.tiny_models import PLAIN_FAMILIES, TinyFamily, make_checkpoint
 
 CHAT = [{"role": "system", "content": "Be brief.\n"}, {"role": "user", "content": "1234 <|im_end|> a?"}]
 
@@ -36,7 +36,7 @@ def same_text(one: TextProcessor, other: TextProcessor) -> None:
     assert one.tokenizer.special_texts == other.tokenizer.special_texts
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", PLAIN_FAMILIES)
 def test_a_trained_decoder_means_the_same_in_the_engine(family: TinyFamily, tmp_path: Path) -> None:
     """Logits of training and of serving over the written folder, of a student with two of three layers."""
     teacher = open_checkpoint(make_checkpoint(tmp_path / "teacher", family, num_hidden_layers=3))

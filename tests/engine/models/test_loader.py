@@ -33,5 +33,6 @@ def test_weights_and_rope_lie_on_the_device_of_the_ops(family: TinyFamily, tmp_p
     model = load_model(checkpoint, ReferenceOps(device, torch.float32), 64)
     weights = list(tensors_of(model._weights))
     assert len(weights) > 10
-    rope = model._rope.rows(torch.empty(3, dtype=torch.int64, device=device))
-    assert {tensor.device for tensor in (*weights, rope.cos, rope.sin)} == {device}
+    places = torch.empty(3, dtype=torch.int64, device=device)
+    ropes = [factors.rows(places) for factors in model._ropes.values()]
+    assert {tensor.device for tensor in (*weights, *(rope.cos for rope in ropes))} == {device}
