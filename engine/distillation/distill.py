@@ -75,12 +75,15 @@ def distill(task: Distillation, report: Report) -> Result:
     prompts.
 
     Raises:
-        DistillationError: there is no data to train on or to evaluate with, or `work` belongs to another run.
+        DistillationError: there is no data to train on or to evaluate with, `work` belongs to another run, or the teacher
+            is not of the Llama architecture.
         UnsupportedCheckpoint: the teacher cannot be served.
         PromptError: the prompt file is malformed.
     """
     prompts = read_prompts(task.prompts)
     teacher = open_checkpoint(task.teacher)
+    if not teacher.config.is_plain:
+        raise DistillationError(f"a model of the family {teacher.config.family} cannot be distilled")
     _claim_work(task, prompts)
     write_answers(
         task.teacher,

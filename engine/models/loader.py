@@ -62,12 +62,15 @@ def load_model(
     Matrices in a block format that the backend computes with are kept in it; others are converted as `quantize` says.
 
     Raises:
-        UnsupportedCheckpoint: a tensor is missing, or the model's matrices cannot be quantised on this machine.
+        UnsupportedCheckpoint: a tensor is missing, the model's matrices cannot be quantised on this machine, or the GPU's
+            kernels do not compute the model.
     """
     config = source.config
     rope = layer_ropes(config, max_positions)
     if isinstance(ops, NativeOps):
         return NativeModel(config, _packed(source, ops, ops.dtype, progress, quantize), rope, ops)
+    if ops.on_gpu:
+        _check_gpu(config)
     # Only here: where the native library computes, nothing needs torch.
     import torch
 
@@ -77,6 +80,15 @@ def load_model(
     with torch.inference_mode():
         weights = _packed(source, ops, numpy_dtype(ops.dtype), progress, quantize)
         return Transformer(config, weights, rope, ops)
+
+
+def _check_gpu(config: ModelConfig) -> None:
+    """Raises:
+    UnsupportedCheckpoint: the model needs an op that the GPU's kernels do not have."""
+    if config.attention_softcap is not None:
+        raise UnsupportedCheckpoint("attention_softcap: attention on a GPU has no softcap; use device cpu")
+    if config.experts is not None:
+        raise UnsupportedCheckpoint("experts: mixtures of experts are not computed on a GPU yet; use device cpu")
 
 
 def host_model(model: "NativeModel | Transformer") -> HostModel:

@@ -137,7 +137,7 @@ class Transformer:
         """qkv [T, (Hq + 2 Hkv) D] with all queries, and all keys, normed at once."""
         config = self.config
         keys = config.num_kv_heads * config.head_dim
-        query, key, value = qkv.split([config.num_heads * config.head_dim, keys, keys], dim=1)
+        query, key, value = torch.split(qkv, [config.num_heads * config.head_dim, keys, keys], dim=1)
         query, key = (
             self.ops.rms_norm(part.contiguous(), weight, norms.eps)
             for part, weight in ((query, norms.query), (key, norms.key))

@@ -44,4 +44,5 @@ def route(logits: Floats, per_token: int, renormalise: bool) -> tuple[Ints, Floa
 
 def _sigmoid(x: Floats) -> Floats:
     # tanh has no overflow: e^-x of a very negative x has one.
-    return np.float32(0.5) * (np.float32(1) + np.tanh(np.float32(0.5) * x))
+    sigmoid: Floats = np.float32(0.5) * (np.float32(1) + np.tanh(np.float32(0.5) * x))
+    return sigmoid

@@ -1,6 +1,7 @@
 """Gemma 2 and the text models of Gemma 3."""
 
 import math
+from collections.abc import Mapping
 
 from engine.checkpoints.huggingface.families.family import (
     Dims,
@@ -12,6 +13,7 @@ from engine.checkpoints.huggingface.families.family import (
     windows_by_type,
 )
 from engine.checkpoints.json_keys import Keys
+from engine.models.config import Activation
 
 
 def _gemma2(keys: Keys, dims: Dims) -> Fields:
@@ -65,7 +67,7 @@ _NAMES = {
     "pre_feedforward_layernorm": "post_attention_layernorm",
     "post_feedforward_layernorm": "mlp_output_norm",
 }
-_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS: Mapping[str, Activation] = {"gelu_pytorch_tanh": "gelu_tanh"}
 
 FAMILIES = (
     Family(
