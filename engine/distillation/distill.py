@@ -75,8 +75,8 @@ def distill(task: Distillation, report: Report) -> Result:
     prompts.
 
     Raises:
-        DistillationError: there is no data to train on or to evaluate with, `work` belongs to another run, or the teacher
-            is not of the Llama architecture.
+        DistillationError: there is no data to train on or to evaluate with, `work` belongs to another run, or the
+            teacher is not of the Llama architecture.
         UnsupportedCheckpoint: the teacher cannot be served.
         PromptError: the prompt file is malformed.
     """

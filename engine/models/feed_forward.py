@@ -11,12 +11,12 @@ from kernels.reference import route
 
 class FeedForward:
     """Computes the MLPs of a model. `expert_tokens`: tokens that each expert has computed, over all layers, int64
-    [experts]; None without experts."""
+    [experts]."""
 
     def __init__(self, config: ModelConfig, ops: Ops) -> None:
         self._multiply = ops.gelu_mul if config.activation == "gelu_tanh" else ops.silu_mul
         experts = config.experts
-        self.expert_tokens = None if experts is None else torch.zeros(experts.count, dtype=torch.int64)
+        self.expert_tokens = torch.zeros(0 if experts is None else experts.count, dtype=torch.int64)
 
     def __call__(self, weights: MlpWeights | ExpertWeights, x: Tensor) -> Tensor:
         """[T, H] from normed inputs [T, H]."""
@@ -31,7 +31,6 @@ class FeedForward:
         """Only chosen experts are computed, each for its tokens at once, in the order of their numbers."""
         chosen, shares = route(weights.router.wide(x), weights.per_token, weights.renormalise)
         counts = chosen.flatten().bincount(minlength=len(weights.experts))
-        assert self.expert_tokens is not None, "the config has no experts"
         self.expert_tokens += counts
         total = torch.zeros_like(x)
         for expert in counts.nonzero().flatten().tolist():

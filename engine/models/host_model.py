@@ -21,6 +21,12 @@ class HostModel(Protocol):
         """Whether KV slots past a row's context, in its last block, must hold finite numbers."""
         ...
 
+    @property
+    def expert_tokens(self) -> Ints:
+        """Tokens that each expert has computed since loading, over all layers, int64 [experts]; empty without experts.
+        May be read during a step."""
+        ...
+
     def allocate_kv(self, num_blocks: int) -> Array:
         """KV memory [layers, blocks, ...] in the model's own format, all values finite."""
         ...

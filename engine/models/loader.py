@@ -62,8 +62,8 @@ def load_model(
     Matrices in a block format that the backend computes with are kept in it; others are converted as `quantize` says.
 
     Raises:
-        UnsupportedCheckpoint: a tensor is missing, the model's matrices cannot be quantised on this machine, or the GPU's
-            kernels do not compute the model.
+        UnsupportedCheckpoint: a tensor is missing, the model's matrices cannot be quantised on this machine, or the
+            GPU's kernels do not compute the model.
     """
     config = source.config
     rope = layer_ropes(config, max_positions)

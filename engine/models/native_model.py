@@ -10,6 +10,7 @@ from engine.models.host_model import HostModel
 from engine.models.rope import RopeTable
 from kernels.arrays import Array, Floats, Ints
 from kernels.cpu.native.forward import NativeWeights
+from kernels.cpu.native.staged import StagedForward
 from kernels.cpu.native_ops import NativeOps
 from kernels.host import StepRows
 from kernels.weights import ModelShape
@@ -40,6 +41,11 @@ class NativeModel:
             activation=config.activation,
         )
         self._forward = ops.forward_pass(self._shape, weights)
+
+    @property
+    def expert_tokens(self) -> Ints:
+        forward = self._forward
+        return forward.expert_tokens if isinstance(forward, StagedForward) else np.zeros(0, np.int64)
 
     def allocate_kv(self, num_blocks: int) -> Array:
         config = self.config

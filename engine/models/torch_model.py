@@ -26,6 +26,10 @@ class TorchModel:
     def config(self) -> ModelConfig:
         return self._transformer.config
 
+    @property
+    def expert_tokens(self) -> Ints:
+        return array_of(self._transformer.expert_tokens)
+
     @torch.inference_mode()
     def allocate_kv(self, num_blocks: int) -> Array:
         return array_of(self._transformer.allocate_kv(num_blocks))

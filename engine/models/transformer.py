@@ -51,6 +51,12 @@ class Transformer:
         self._rope_of_layer = [id(table) for table in ropes]
         self._feed_forward = FeedForward(config, ops)
 
+    @property
+    def expert_tokens(self) -> Tensor:
+        """Tokens that each expert has computed since loading, over all layers, int64 [experts]; empty without
+        experts."""
+        return self._feed_forward.expert_tokens
+
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv`."""
         config = self.config

@@ -101,6 +101,8 @@ class SchedulerStats:
     classes: tuple[ClassStats, ...] = ()
     speculation: SpeculationStats | None = None
     """None for a model without drafts."""
+    expert_tokens: tuple[int, ...] = ()
+    """Tokens that each expert has computed, over all layers; empty for a model without experts."""
 
 
 def class_stats(

@@ -10,6 +10,7 @@ from gateway.telemetry.model_stats import ModelStats, SpeculationStats
 MODEL_LABEL = "gen_ai_request_model"
 CLASS_LABEL = "turnpike_class"
 _PROPOSER = "turnpike_proposer"
+_EXPERT = "turnpike_expert"
 
 _ENGINE_GAUGES = (
     ("running", "turnpike_sequences_running", "Running sequences"),
@@ -112,8 +113,21 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
         yield _by_class(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL, CLASS_LABEL]), field, stats, 1)
     for field, name, meaning in _CLASS_SECONDS:
         yield _by_class(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL, CLASS_LABEL]), field, stats, 1e-9)
+    yield _expert_tokens(stats)
     speculation = {model: counts.speculation for model, counts in stats.items() if counts.speculation is not None}
     yield from _speculation_families(speculation)
+
+
+def _expert_tokens(stats: Mapping[str, ModelStats]) -> Metric:
+    family = CounterMetricFamily(
+        "turnpike_expert_tokens",
+        "Tokens computed by each expert of a mixture, over all layers",
+        labels=[MODEL_LABEL, _EXPERT],
+    )
+    for model, counts in stats.items():
+        for expert, tokens in enumerate(counts.expert_tokens):
+            family.add_metric([model, str(expert)], tokens)
+    return family
 
 
 def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Metric]:

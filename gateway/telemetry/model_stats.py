@@ -185,3 +185,7 @@ class ModelStats(Protocol):
     @property
     def speculation(self) -> SpeculationStats | None:
         """Counts of drafts; None: the model has no drafts."""
+
+    @property
+    def expert_tokens(self) -> Sequence[int]:
+        """Tokens that each expert has computed, over all layers; empty: the model has no experts."""

@@ -10,7 +10,7 @@ from gateway.telemetry.model_stats import ModelStats
 def stats() -> dict[str, ModelStats]:
     counts = {field.name: number for number, field in enumerate(fields(SchedulerStats), start=1)}
     classes = {field.name: number for number, field in enumerate(fields(ClassStats), start=100)}
-    own = {"classes": (ClassStats(**classes | {"name": "premium"}),), "speculation": None}
+    own = {"classes": (ClassStats(**classes | {"name": "premium"}),), "speculation": None, "expert_tokens": (5, 7)}
     return {"tiny": SchedulerStats(**counts | own)}
 
 
@@ -22,5 +22,5 @@ def class_stats(name: str, **stated: Any) -> ClassStats:
 def model_stats(*classes: ClassStats, drafts: tuple[DraftStats, ...] = (), **stated: Any) -> SchedulerStats:
     """Counts of a scheduler of 100 blocks, 0 unless stated."""
     speculation = SpeculationStats(saved_ns=0, drafting_ns={}, drafts=drafts) if drafts else None
-    own = {"classes": classes, "speculation": speculation, "num_blocks": 100, "free_blocks": 100}
+    own = {"classes": classes, "speculation": speculation, "num_blocks": 100, "free_blocks": 100, "expert_tokens": ()}
     return SchedulerStats(**{each.name: 0 for each in fields(SchedulerStats)} | own | stated)

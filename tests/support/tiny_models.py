@@ -122,7 +122,6 @@ _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
         Phi3Config,
         {
             "sliding_window": 24,
-            "original_max_position_embeddings": 32,
             "rope_parameters": {
                 "rope_type": "longrope",
                 "rope_theta": 10_000.0,
@@ -179,6 +178,10 @@ _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "olmoe": (OlmoeConfig, {"num_experts": 8, "num_experts_per_tok": 2}),
     "mixtral": (MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
 }
+
+
+FAMILY_KEYS: dict[TinyFamily, dict[str, Any]] = {family: keys for family, (_, keys) in _FAMILY.items()}
+"""What each family's tiny config states beyond the common shape."""
 
 
 def make_checkpoint(

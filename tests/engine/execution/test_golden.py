@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from engine.models.host_model import HostModel
 from engine.request import SamplingParams
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits, load_tiny, prompt
-from tests.support.tiny_models import FAMILIES, PLAIN_FAMILIES, make_checkpoint, reference_model
+from tests.support.tiny_models import FAMILIES, FAMILY_KEYS, PLAIN_FAMILIES, make_checkpoint, reference_model
 
 PROMPT_LENGTHS = (1, 5, 16, 17, 40, 70)
 NEW_TOKENS = 24
@@ -79,6 +79,17 @@ def test_logits_with_stretched_rope(tmp_path: Path, rope: dict[str, object]) -> 
     with torch.no_grad():
         expected = reference_model(folder)(torch.tensor([tokens])).logits[0]
     torch.testing.assert_close(forward_logits(load_tiny(folder), tokens, 64), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_logits_with_the_long_frequencies_of_longrope(tmp_path: Path) -> None:
+    rope = FAMILY_KEYS["phi3"]["rope_parameters"] | {"original_max_position_embeddings": 32}
+    folder = make_checkpoint(
+        tmp_path / "model", "phi3", rope_parameters=rope, original_max_position_embeddings=32, sliding_window=None
+    )
+    tokens = prompt(100)
+    with torch.no_grad():
+        expected = reference_model(folder)(torch.tensor([tokens])).logits[0]
+    torch.testing.assert_close(forward_logits(load_tiny(folder), tokens, 512), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_dynamic_rope_past_its_window_equals_token_by_token_generation(tmp_path: Path) -> None:

@@ -33,6 +33,13 @@ def test_the_engines_counts_are_read_when_asked() -> None:
     assert shown["process_resident_memory_bytes"] > 0
 
 
+def test_tokens_are_counted_by_expert() -> None:
+    families = text_string_to_metric_families(Metrics(stats).render().decode())
+    shown = {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+    assert shown["turnpike_expert_tokens_total", "tiny", "0"] == 5
+    assert shown["turnpike_expert_tokens_total", "tiny", "1"] == 7
+
+
 def test_what_the_limits_say_of_this_moment_is_a_gauge_and_the_rest_is_counted() -> None:
     shown = samples(Metrics(dict, lambda: {"open": 3, "breaker_open": 1, "unmerged": 2, "degraded": 7}))
     assert (shown["turnpike_admission_open_holds"], shown["turnpike_limits_breaker_open"]) == (3, 1)

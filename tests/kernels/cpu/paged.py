@@ -107,7 +107,14 @@ def aligned(count: int) -> tuple[Tensor, int]:
 
 
 def attend(
-    library: ctypes.CDLL, query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window: int | None
+    library: ctypes.CDLL,
+    query: Tensor,
+    kv_layer: Tensor,
+    metadata: AttentionMetadata,
+    window: int | None,
+    *,
+    scale: float = 0.0,
+    cap: float = 0.0,
 ) -> Tensor:
     """tp_attend of query [T, Hq, D] over KV bf16 [N, 16, 2, Hkv, D] or int8 [N, bytes].
 
@@ -120,6 +127,7 @@ def attend(
     width, rows = query_heads * head_dim, native_rows(metadata)
     kind = KV.INT8 if int8 else KV.BF16
     heads = Heads(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, kv=kind)
+    heads.score_scale, heads.softcap = scale, cap
     count = library.tp_attend_scratch_bytes(ctypes.byref(heads), ctypes.byref(rows.struct))
     scratch, first = aligned(count)
     assert count >= 0

@@ -95,6 +95,22 @@ def test_any_step(
 
 
 @both_kinds
+@pytest.mark.parametrize("window", [None, 40])
+def test_scores_with_a_scale_and_a_softcap(int8: bool, window: int | None) -> None:
+    metadata = metadata_of([(1, 300), (5, 257), (70, 90)])
+    kv = kept(poisoned_kv(metadata, 2, 48), int8)
+    query = random(len(metadata.positions), 4, 48, seed=3)
+    scale, cap = 0.3, 2.5
+    stored = from_int8(kv, 2, 48) if int8 else kv
+    # The reference scales by 1/sqrt(D): the rest is in the query, which float32 holds.
+    scaled = query.float() * (scale * math.sqrt(48))
+    wanted = reference.attend(scaled, torch.nan_to_num(stored).float(), metadata, window, cap)
+    for level in levels():
+        with using(level, 2) as library:
+            assert_close(attend(library, query, kv, metadata, window, scale=scale, cap=cap), wanted)
+
+
+@both_kinds
 @pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "window"),
