@@ -63,7 +63,15 @@ def usages(harness: Harness) -> list[Usage]:
 @pytest.mark.parametrize("quantize", FORMATS)
 def test_drafts_change_no_bit(tiny_folders: dict[str, Path], quantize: Quantize, kind: str, toggle: str) -> None:
     """A step has requests with many, few and no drafts, together with chunks of prompts, preempted and not."""
-    folder = tiny_folders["llama"]
+    assert_drafts_change_no_bit(tiny_folders["llama"], quantize, kind, toggle)
+
+
+@pytest.mark.parametrize("family", ["gemma2", "exaone4", "qwen2_moe"])
+def test_drafts_change_no_bit_of_other_families(tiny_folders: dict[str, Path], family: str) -> None:
+    assert_drafts_change_no_bit(tiny_folders[family], "none", "a model", "preempted")
+
+
+def assert_drafts_change_no_bit(folder: Path, quantize: Quantize, kind: str, toggle: str) -> None:
     model, expected = model_of(folder, quantize), without(folder, quantize)
     proposer: Proposer
     if kind == "a model":
