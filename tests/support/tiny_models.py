@@ -181,7 +181,7 @@ _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
 
 
 FAMILY_KEYS: dict[TinyFamily, dict[str, Any]] = {family: keys for family, (_, keys) in _FAMILY.items()}
-"""What each family's tiny config states beyond the common shape."""
+"""Keys of each family's tiny config beyond the common shape."""
 
 
 def make_checkpoint(
