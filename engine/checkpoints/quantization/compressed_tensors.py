@@ -8,8 +8,7 @@
     int-quantized    X.weight int8 [out, in], X.weight_scale [out, 1] or [1], X.weight_zero_point likewise
     float-quantized  X.weight e4m3 [out, in], X.weight_scale [out, 1], [1] or one for each block
 
-Quantised activations belong to the format of a GPU's products. They are not rounded here: `kernels.reference_int8`
-defines what that would be.
+Activations are not rounded, whatever `input_activations` states.
 """
 
 from collections.abc import Mapping
