@@ -23,7 +23,11 @@ class ModelDetails:
 
 def model_details(path: Path, checkpoint: Checkpoint, quantize: Quantize, pool: KVPool) -> ModelDetails:
     """`quantize`: the format that matrices are converted to while they are loaded."""
-    formats = sorted(set(checkpoint.block_formats.values())) if isinstance(checkpoint, BlockSource) else []
+    formats = (
+        sorted({each.description for each in checkpoint.quantized.values()})
+        if isinstance(checkpoint, BlockSource)
+        else []
+    )
     if quantize != "none":
         formats.append(f"{quantize} (on loading)")
     return ModelDetails(

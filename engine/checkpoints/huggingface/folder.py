@@ -56,8 +56,8 @@ class HFCheckpoint:
         family = FAMILIES[self._config.family]
         if format is not None and (family.fused or family.interleaved_rope):
             raise UnsupportedCheckpoint(
-                f"config.json: quantization_config is not supported with {self._config.family}: its projections are fused "
-                "or in another order"
+                f"config.json: quantization_config is not supported with {self._config.family}, whose projections are "
+                "fused or in another order"
             )
         self._names = TensorNames(family, self._config)
         self._layers = {} if format is None else take_layers(format, expected_tensors(self._config), stored)

@@ -74,6 +74,7 @@ group(
         "create": keys.create,
         "list": keys.list_all,
         "show": keys.show,
+        "use": keys.use,
         "rotate": keys.rotate,
         "set-grants": keys.set_grants,
         "revoke": keys.revoke,
@@ -112,7 +113,7 @@ group(
     "Credit that tenants paid in advance.",
     {"grant": credit.grant, "list": credit.list_all, "balance": credit.balance},
 )
-group(app, "usage", "Usage over time.", {"show": usage.show})
+group(app, "usage", "Usage over time.", {"show": usage.show, "latencies": usage.latencies})
 group(app, "cost", "Costs and revenue of engine time.", {"show": usage.costs})
 group(app, "request", "Requests, one by one.", {"list": requests.list_all, "show": requests.show})
 group(app, "audit", "The audit log of changes.", {"list": audit.list_all, "verify": audit.verify})

@@ -73,6 +73,24 @@ def show(client: "AdminClient", public_id: PublicId, as_json: AsJson = False) ->
 
 
 @managed
+def use(
+    client: "AdminClient",
+    public_ids: Annotated[list[str], typer.Argument(metavar="PUBLIC_ID...", help="The keys, by their public ids.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show when keys were last used, what they spent this month, and who created them."""
+    columns = (
+        ("PUBLIC ID", "id"),
+        ("TENANT", "tenant"),
+        ("LAST USED AT", "last_used_at"),
+        ("SPENT THIS MONTH", "month_spent_dollars"),
+        ("CREATED BY", "created_by"),
+    )
+    found = client.read("readKeyUse", query={"ids": ",".join(public_ids)})
+    print_list(found["data"], columns, as_json=as_json, empty="no key has one of these ids: turnpike key list")
+
+
+@managed
 def rotate(
     client: "AdminClient",
     public_id: PublicId,

@@ -1,7 +1,8 @@
 """turnpike usage, turnpike cost, turnpike route shares"""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -74,6 +75,28 @@ def show(
 
 
 @managed
+def latencies(
+    client: "AdminClient",
+    tenant: TenantFilter = None,
+    by: Annotated[list[Group] | None, typer.Option("--by", help="Group by this. Repeatable.")] = None,
+    since: Since = None,
+    until: Until = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show percentiles of latencies in milliseconds, of the last 24 hours by default."""
+    query = {**client.tenant_query(tenant), "by": ",".join(by) if by else None, **_window(since, until)}
+    found = client.read("readLatencies", query=query)
+    groups: list[Column] = [(each.value.upper(), each.value) for each in by or ()]
+    measures = (("FIRST TOKEN", "ttft_ms"), ("BETWEEN TOKENS", "itl_ms"), ("WHOLE", "total_latency_ms"))
+    percentiles: list[Column] = [
+        (f"{heading} {name.upper()}", partial(_percentile, measure=measure, name=name))
+        for heading, measure in measures
+        for name in ("p50", "p95")
+    ]
+    print_list(found["data"], (*groups, ("REQUESTS", "events"), *percentiles), as_json=as_json, empty=NONE)
+
+
+@managed
 def costs(client: "AdminClient", since: Since = None, until: Until = None, as_json: AsJson = False) -> None:
     """Show the cost and revenue of engine time by class and tenant, of the last 24 hours by default."""
     found = client.read("readCosts", query=_window(since, until))
@@ -109,6 +132,10 @@ def shares(
         ("DOLLARS", "cost_dollars"),
     )
     print_list(found["data"], columns, as_json=as_json, empty=NONE)
+
+
+def _percentile(row: dict[str, Any], measure: str, name: str) -> str:
+    return "" if row[measure] is None else f"{row[measure][name]:.1f}"
 
 
 def _window(since: str | None, until: str | None) -> dict[str, str | None]:

@@ -27,6 +27,9 @@ OPERATIONS = {route.name for route in ROUTES}
 
 NO_COMMAND = {
     "describe": "the document by which commands find the operations",
+    "listAdminKeys": "admin-key works on the database: the first key needs no gateway",
+    "createAdminKey": "as listAdminKeys",
+    "revokeAdminKey": "as listAdminKeys",
     "listLimits": "limit list --tenant reads listStatedLimits, which tells the tenant, too",
     "replaceLimits": "limit set changes some limits, by updateLimits",
     "replaceRoutingPolicy": "route set changes some settings, by updateRoutingPolicy",
