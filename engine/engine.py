@@ -289,7 +289,7 @@ def _load_all(
         try:
             loaded[name] = load(name, Path(models[name]), ops, config, 1 / len(models), progress, of_name)
         except UnsupportedCheckpoint as error:
-            raise UnsupportedCheckpoint(f"model {name}: {models[name]}: {error}") from error
+            raise type(error)(f"model {name}: {models[name]}: {error}") from error
         except InsufficientMemory as error:
             raise InsufficientMemory(f"model {name}: {error}") from error
     in_order = [loaded[name] for name in models]

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from gateway.formats.openai_responses.stored import DEFAULT_PAGE, MAX_PAGE
-from gateway.management.http.self_service import OWN_USAGE_QUERY
+from gateway.management.http.self_service import OWN_REFUSALS_QUERY, OWN_USAGE_QUERY
+from gateway.management.operations.schema import Member
 from gateway.reference.parts import Schema, choice, integer, text
 
 QUESTION = "What is the capital of France?"
@@ -46,11 +47,14 @@ def _query(name: str, schema: Schema) -> Schema:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
-_USAGE_PARAMETERS = tuple(
-    {"name": name, "in": "query", "required": member.required, "schema": member.describe()}
-    | ({"style": "form", "explode": False} if name == "by" else {})
-    for name, member in OWN_USAGE_QUERY.items()
-)
+def _parameters(query: Mapping[str, Member]) -> tuple[Schema, ...]:
+    return tuple(
+        {"name": name, "in": "query", "required": member.required, "schema": member.describe()}
+        | ({"style": "form", "explode": False} if name == "by" else {})
+        for name, member in query.items()
+    )
+
+
 _PAGE = (
     _query("limit", integer(1, MAX_PAGE, f"{DEFAULT_PAGE} if absent.")),
     _query("after", text("Id of the item before the page.")),
@@ -139,7 +143,12 @@ def operations(model: str) -> tuple[Operation, ...]:
         Operation("DELETE", "/v1/sessions/{id}", "deleteSession", "Delete a conversation.", "Tenant", "DeletedSession"),
         Operation(
             *("GET", "/v1/usage", "readOwnUsage", "Sum the tenant's own usage.", "Tenant", "OwnUsage"),
-            parameters=_USAGE_PARAMETERS,
+            parameters=_parameters(OWN_USAGE_QUERY),
+        ),
+        Operation(
+            *("GET", "/v1/refusals", "readOwnRefusals", "Count the tenant's own refused requests.", "Tenant"),
+            "OwnRefusals",
+            parameters=_parameters(OWN_REFUSALS_QUERY),
         ),
         Operation("GET", "/v1/limits", "readOwnLimits", "Read the tenant's own limits.", "Tenant", "OwnLimits"),
     )

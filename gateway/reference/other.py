@@ -5,6 +5,7 @@ from gateway.formats.openai.embedding_schema import REFUSED, Encoding
 from gateway.formats.openai.sampling import MAX_TOKEN_ID
 from gateway.http.bounds import MAX_DETOKENIZED_TOKENS, MAX_EMBEDDING_INPUTS
 from gateway.management.operations.limit_use import COUNTER
+from gateway.management.operations.refusals import REFUSAL_POINT_MEMBERS
 from gateway.management.operations.schema import answer
 from gateway.management.operations.usage import USAGE_POINT_MEMBERS
 from gateway.management.operations.wire import LIMITS
@@ -45,6 +46,10 @@ _INPUTS = one_of(
     listed(TOKEN_IDS | {"minItems": 1}, 1, MAX_EMBEDDING_INPUTS),
 )
 _POINT = answer("OwnUsagePoint", {name: each for name, each in USAGE_POINT_MEMBERS.items() if name != "tenant"})
+_REFUSAL_POINT = answer(
+    "OwnRefusalPoint", {name: each for name, each in REFUSAL_POINT_MEMBERS.items() if name != "tenant"}
+)
+_WINDOW = {"start": text(format="date-time"), "end": text(format="date-time"), "bucket": choice(*Grain)}
 _PARAMETERS = {
     name: nullable(number())
     for name in (
@@ -131,14 +136,8 @@ COMPONENTS: dict[str, Schema] = {
         }
     ),
     "DeletedSession": answered({"id": text(), "object": choice("session.deleted"), "deleted": {"enum": [True]}}),
-    "OwnUsage": answered(
-        {
-            "start": text(format="date-time"),
-            "end": text(format="date-time"),
-            "bucket": choice(*Grain),
-            "data": listed(_POINT.define(answer=True)),
-        }
-    ),
+    "OwnUsage": answered({**_WINDOW, "data": listed(_POINT.define(answer=True))}),
+    "OwnRefusals": answered({**_WINDOW, "data": listed(_REFUSAL_POINT.define(answer=True))}),
     "OwnLimits": answered(
         {
             "tier": text(),

@@ -121,8 +121,9 @@ def test_a_request_becomes_an_event_in_clickhouse_and_prometheus_sees_both_ends(
         events = _events(clickhouse_server)
         assert _scraped(host) == {"turnpike-gateway", "turnpike-sink"}
     assert events == [("smollm2", usage["prompt_tokens"], usage["completion_tokens"])]
-    # The rest is in PostgreSQL and ClickHouse, and the pepper comes from the environment.
-    assert {path.name for path in host.state.iterdir()} == {"usage"}
+    # The rest is in PostgreSQL and ClickHouse, and the pepper comes from the environment. The lock is of the socket of
+    # commands.
+    assert {path.name for path in host.state.iterdir()} == {"usage", "admin.sock.lock"}
 
 
 def _make_postgres_database(url: str) -> None:

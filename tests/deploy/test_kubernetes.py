@@ -18,6 +18,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from engine.config import CPU_SIZES, LARGE_GPU_SIZES
 from gateway.app import RELAY_DEADLINE_S
 from gateway.config.safety import stores_without_tls
 from gateway.config.setting_sources import ENV_PREFIX
@@ -350,7 +351,8 @@ def test_the_autoscaler_follows_metrics_that_there_are(overlay: str) -> None:
         assert rule["seriesQuery"].partition("{")[0] in exported
         assert "<<.Series>>" in rule["metricsQuery"]
     assert rules["turnpike_queue_depth"]["seriesQuery"].startswith("turnpike_sequences_waiting{")
-    assert float(followed["turnpike_running_sequences"]["averageValue"]) < Settings.model_fields["max_running"].default
+    max_running = {"base": CPU_SIZES, "gpu": LARGE_GPU_SIZES}[overlay].max_running
+    assert float(followed["turnpike_running_sequences"]["averageValue"]) == 0.75 * max_running
 
 
 @every_overlay

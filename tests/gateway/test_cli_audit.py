@@ -42,8 +42,8 @@ CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, str]]] = {
 }
 """Commands that change what operations change: with these arguments they make this entry."""
 
-OTHER_CHANGES = {"key rotate", "models add"}
-"""Commands with tests of their own: two entries; tests/gateway/test_cli_models_add.py."""
+OTHER_CHANGES = {"key rotate", "models add", "console link"}
+"""Commands with tests of their own: two entries; tests/gateway/test_cli_models_add.py and test_cli_console.py."""
 
 CHANGES_NOTHING = {
     "audit list",
@@ -65,6 +65,7 @@ CHANGES_NOTHING = {
     "kafka create-topic",
     "key list",
     "key show",
+    "key use",
     "limit list",
     "limit show",
     "models fetch",
@@ -84,6 +85,7 @@ CHANGES_NOTHING = {
     "tenant list",
     "tenant show",
     "top",
+    "usage latencies",
     "usage show",
 }
 

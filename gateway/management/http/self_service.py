@@ -37,7 +37,7 @@ OWN_USAGE_QUERY = {
     **{name: member for name, member in FILTERS.items() if name != "tenant_id"},
 }
 
-_REFUSALS_QUERY = {
+OWN_REFUSALS_QUERY = {
     **summary_query([word for word in REFUSED_BY if word != "tenant"]),
     **{name: member for name, member in REFUSAL_FILTERS.items() if name != "tenant_id"},
 }
@@ -72,7 +72,7 @@ class OwnRefusals:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = request_state(scope).caller()
-        query = read_query(_REFUSALS_QUERY, scope["query_string"])
+        query = read_query(OWN_REFUSALS_QUERY, scope["query_string"])
         only = {**refusals_only(query), RefusalDimension.TENANT: caller.tenant_id}
         try:
             answer = await summary_answer(self._analytics, query, only, self._now())

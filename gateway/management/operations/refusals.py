@@ -86,7 +86,7 @@ REFUSED_BY = {
 }
 """Words of the API to group by."""
 
-_POINT_MEMBERS: dict[str, Member | Kind] = {
+REFUSAL_POINT_MEMBERS: dict[str, Member | Kind] = {
     "start": Instant(),
     **{word: nullable(_NAME, "Null: not grouped by it.") for word in REFUSED_BY},
     "requests": _COUNT,
@@ -97,7 +97,7 @@ SUMMARY = answer(
         "start": Instant(),
         "end": Instant(),
         "bucket": Choice(tuple(Grain)),
-        "data": ListOf(answer("RefusalPoint", _POINT_MEMBERS), MAX_POINTS),
+        "data": ListOf(answer("RefusalPoint", REFUSAL_POINT_MEMBERS), MAX_POINTS),
     },
 )
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 from uuid import uuid4
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from gateway.analytics import migrate, open_analytics, schema
 from gateway.management.cli import app
-from gateway.metering.event import COLUMNS, UsageEvent
+from gateway.metering.event import COLUMNS, HTTP_FIELDS, UsageEvent
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.metering.relay.destination import Backoff
 from gateway.metering.relay.kafka_destination import KafkaDestination
@@ -123,12 +123,12 @@ async def test_unsigned_usage_is_taken_in_the_days_of_an_upgrade_alone(
 
 async def make_former_store(url: str, event: UsageEvent) -> None:
     """With tables and an event of before signatures."""
-    analytics = open_analytics(url)
     before = [each for each in schema.shipped_migrations() if each.version < 6]
-    with patch.object(schema, "shipped_migrations", return_value=before):
-        await migrate(analytics)
-    await analytics.insert(EVENTS_TABLE, COLUMNS, [row_of(event)])
-    await analytics.aclose()
+    row = {name: value for name, value in zip(COLUMNS, row_of(event), strict=True) if name not in HTTP_FIELDS}
+    async with aclosing(open_analytics(url)) as analytics:
+        with patch.object(schema, "shipped_migrations", return_value=before):
+            await migrate(analytics)
+        await analytics.insert(EVENTS_TABLE, tuple(row), [tuple(row.values())])
 
 
 def test_without_the_gateways_pepper_it_does_not_start(no_settings: Path, tmp_path: Path) -> None:

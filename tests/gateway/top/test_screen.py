@@ -1,4 +1,5 @@
 from dataclasses import replace
+from importlib.metadata import version
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_it_fits(size: tuple[int, int], view: object) -> None:
 def test_the_smallest_terminal_shows_all_of_two_classes() -> None:
     shown = text(FRAME).splitlines()
     assert not any(line.endswith("…") for line in shown)
-    assert shown[0].startswith("turnpike 0.1.0  http://127.0.0.1:8080  ready")
+    assert shown[0].startswith(f"turnpike {version('turnpike')}  http://127.0.0.1:8080  ready")
     assert shown[-1].startswith("q quit")
     assert "large (1 of 2)  running 3  waiting 2  paused 1  steps/s 25  preempted/s 1" in shown
     assert "tokens/s     40 in  20 out  25% of tokens found in the prefix cache" in shown
