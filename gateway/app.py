@@ -29,6 +29,8 @@ from gateway.generation.endpoint import GenerationEndpoint
 from gateway.generation.health import Healthz, Readyz, Scrape
 from gateway.generation.services import Services
 from gateway.generation.stages import Stages
+from gateway.http import access
+from gateway.http.access import AccessPolicy, Endpoint
 from gateway.http.error_format import format_error
 from gateway.http.errors import as_api_error
 from gateway.http.front_page import FrontPage
@@ -51,6 +53,7 @@ from gateway.reference.endpoints import (
     page_endpoint,
     style_endpoint,
 )
+from gateway.tenancy.grants import KeyScope
 
 RELAY_DEADLINE_S = 2.0
 """How long the end of the process waits for usage to leave it. What has not left waits in the journal."""
@@ -62,12 +65,22 @@ def create_app(settings: Settings, services: Services, admin: AdminApp | None = 
     """The ASGI application; its lifespan is that of the services. Without `admin`: no admin API, no console."""
     stages = Stages.of(services, settings)
     chat = GenerationEndpoint(CHAT, stages)
+    endpoints = _endpoints(stages, chat)
+    policy = AccessPolicy(endpoints)
     app = Starlette(
-        routes=_routes(settings, stages, chat, admin),
+        routes=[
+            *(Route(each.path, each.app, methods=each.methods) for each in endpoints),
+            *_open_routes(stages, admin),
+        ],
         middleware=[
-            Middleware(ErrorMiddleware, outcomes=services.metrics.outcomes, on_refusal=services.refusals.record),
+            Middleware(
+                ErrorMiddleware,
+                outcomes=services.metrics.outcomes,
+                on_refusal=services.refusals.record,
+                access=policy,
+            ),
             *_doors(settings, stages, chat, admin),
-            Middleware(Authorisation, authenticator=services.authenticator),
+            Middleware(Authorisation, authenticator=services.authenticator, access=policy),
             Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
         ],
         exception_handlers={HTTPException: _answer_routing},
@@ -81,7 +94,7 @@ def create_app(settings: Settings, services: Services, admin: AdminApp | None = 
 def create_local_app(services: Services, admin: AdminApp) -> ASGIApp:
     """The admin API for the users of this machine, on the Unix socket. It shares the services of `create_app`."""
     local = MountByPrefix(_unknown_path, ADMIN_PREFIX, PeerAuthentication(admin, os.getuid()))
-    return ErrorMiddleware(local, services.metrics.outcomes, services.refusals.record)
+    return ErrorMiddleware(local, services.metrics.outcomes, services.refusals.record, AccessPolicy())
 
 
 def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | None) -> list[Middleware]:
@@ -95,10 +108,37 @@ def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | 
     ]
 
 
-def _routes(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | None) -> list[Route]:
+def _endpoints(stages: Stages, chat: ASGIApp) -> list[Endpoint]:
+    """The endpoints of tenants' keys."""
+    services = stages.services
+    cards = ModelCards(services.engine, stages.names)
+    responses = services.sessions.responses
+    usage = frozenset({KeyScope.USAGE})
+    completions = GenerationEndpoint(COMPLETIONS, stages)
+    return [
+        Endpoint("/v1/chat/completions", ["POST"], access.CHAT, chat),
+        Endpoint("/v1/completions", ["POST"], frozenset({KeyScope.COMPLETIONS}), completions),
+        Endpoint("/v1/messages", ["POST"], access.CHAT, GenerationEndpoint(MESSAGES, stages)),
+        Endpoint("/v1/messages/count_tokens", ["POST"], access.CHAT, CountTokens(stages)),
+        Endpoint("/v1/responses", ["POST"], access.CHAT, GenerationEndpoint(RESPONSES, stages)),
+        Endpoint("/v1/responses/{id}", ["GET", "DELETE"], access.CHAT, OneResponse(responses)),
+        Endpoint("/v1/responses/{id}/input_items", ["GET"], access.CHAT, InputItems(responses)),
+        Endpoint("/v1/embeddings", ["POST"], frozenset({KeyScope.EMBEDDINGS}), EmbeddingsEndpoint(stages)),
+        Endpoint("/v1/models", ["GET"], access.ANY_KEY, ListModels(cards)),
+        Endpoint("/v1/models/{id:path}", ["GET"], access.ANY_KEY, RetrieveModel(cards)),
+        Endpoint("/v1/tokenize", ["POST"], access.GENERATION, Tokenize(stages)),
+        Endpoint("/v1/detokenize", ["POST"], access.GENERATION, Detokenize(stages)),
+        Endpoint("/v1/sessions/{id:path}", ["GET", "DELETE"], access.CHAT, OneSession(services.sessions)),
+        Endpoint("/v1/usage", ["GET"], usage, OwnUsage(services.analytics)),
+        Endpoint("/v1/refusals", ["GET"], usage, OwnRefusals(services.analytics)),
+        Endpoint("/v1/limits", ["GET"], usage, OwnLimits(services.limiter, stages.classes)),
+    ]
+
+
+def _open_routes(stages: Stages, admin: AdminApp | None) -> list[Route]:
+    """Paths that need no key: `OPEN_PATHS`."""
     services = stages.services
     engine = services.engine
-    cards = ModelCards(engine, stages.names)
 
     def document() -> dict[str, Any]:
         return v1_document(next(iter(engine.models)))
@@ -107,22 +147,6 @@ def _routes(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp |
         return {DOCUMENT_PATH: document()} | ({} if admin is None else {ADMIN_DOCUMENT_PATH: admin.document()})
 
     return [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/completions", GenerationEndpoint(COMPLETIONS, stages), methods=["POST"]),
-        Route("/v1/messages", GenerationEndpoint(MESSAGES, stages), methods=["POST"]),
-        Route("/v1/messages/count_tokens", CountTokens(stages), methods=["POST"]),
-        Route("/v1/responses", GenerationEndpoint(RESPONSES, stages), methods=["POST"]),
-        Route("/v1/responses/{id}", OneResponse(services.sessions.responses), methods=["GET", "DELETE"]),
-        Route("/v1/responses/{id}/input_items", InputItems(services.sessions.responses), methods=["GET"]),
-        Route("/v1/embeddings", EmbeddingsEndpoint(stages), methods=["POST"]),
-        Route("/v1/models", ListModels(cards), methods=["GET"]),
-        Route("/v1/models/{id:path}", RetrieveModel(cards), methods=["GET"]),
-        Route("/v1/tokenize", Tokenize(stages), methods=["POST"]),
-        Route("/v1/detokenize", Detokenize(stages), methods=["POST"]),
-        Route("/v1/sessions/{id:path}", OneSession(services.sessions), methods=["GET", "DELETE"]),
-        Route("/v1/usage", OwnUsage(services.analytics), methods=["GET"]),
-        Route("/v1/refusals", OwnRefusals(services.analytics), methods=["GET"]),
-        Route("/v1/limits", OwnLimits(services.limiter, stages.classes), methods=["GET"]),
         Route("/", FrontPage(has_console=admin is not None), methods=["GET"]),
         Route(DOCUMENT_PATH, document_endpoint(document), methods=["GET"]),
         Route(PAGE_PATH, page_endpoint(documents), methods=["GET"]),

@@ -13,7 +13,7 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.http.access import endpoint_of, require_scope
+from gateway.http.access import AccessPolicy
 from gateway.http.anthropic_errors import OVERLOADED_STATUS
 from gateway.http.bounds import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_CHARS
 from gateway.http.error_format import request_id_headers, send_error
@@ -51,10 +51,17 @@ class ErrorMiddleware:
     start of the response. The log line never contains a query, a header or a body.
     """
 
-    def __init__(self, app: ASGIApp, outcomes: RequestOutcomes, on_refusal: Callable[[Refusal], None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        outcomes: RequestOutcomes,
+        on_refusal: Callable[[Refusal], None],
+        access: AccessPolicy,
+    ) -> None:
         self._app = app
         self._outcomes = outcomes
         self._on_refusal = on_refusal
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -92,7 +99,7 @@ class ErrorMiddleware:
         finally:
             if scope["path"].startswith("/v1/"):
                 self._outcomes.note(outcome_of(state))
-            if (refusal := refusal_of(scope, state)) is not None:
+            if (refusal := refusal_of(self._access.endpoint_of(scope["path"]), scope, state)) is not None:
                 self._on_refusal(refusal)
             _log_access(scope, state)
 
@@ -117,9 +124,10 @@ class Authorisation:
     """Passes requests on open paths, and those with a valid key whose scopes allow the path. Only `scope["path"]`
     decides."""
 
-    def __init__(self, app: ASGIApp, authenticator: Authenticator[Principal]) -> None:
+    def __init__(self, app: ASGIApp, authenticator: Authenticator[Principal], access: AccessPolicy) -> None:
         self._app = app
         self._authenticator = authenticator
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
@@ -133,7 +141,7 @@ class Authorisation:
                 raise
             state.authenticate(principal)
             structlog.contextvars.bind_contextvars(tenant=principal.tenant_name)
-            require_scope(principal, scope["path"])
+            self._access.require(principal, scope["path"])
         await self._app(scope, receive, send)
 
 
@@ -203,7 +211,7 @@ def outcome_of(state: RequestState) -> RequestOutcome:
     return RequestOutcome.REFUSED if state.error_status in range(400, 500) else RequestOutcome.FAILED
 
 
-def refusal_of(scope: Scope, state: RequestState) -> Refusal | None:
+def refusal_of(endpoint: str, scope: Scope, state: RequestState) -> Refusal | None:
     """The refusal of a request that was answered with an error; None if it has a usage record, which says how it ended,
     if its client got no answer, or if it is neither under /v1/ nor a tenant's."""
     status, owner = state.status, state.owner
@@ -215,8 +223,7 @@ def refusal_of(scope: Scope, state: RequestState) -> Refusal | None:
         ("", "", "", "") if owner is None else (owner.tenant_id, owner.tenant_name, owner.key_id, owner.tier)
     )
     code = state.error or "unknown_error"
-    endpoint, outcome = endpoint_of(scope["path"]), outcome_of(state)
-    kind = Kind(tenant_id, key_id, tier, state.model, endpoint, outcome, status, code, state.limit_name)
+    kind = Kind(tenant_id, key_id, tier, state.model, endpoint, outcome_of(state), status, code, state.limit_name)
     return Refusal(time.time_ns() // 1_000_000, state.request_id, tenant_name, kind)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from starlette.types import ASGIApp, Message, Scope
 
-from gateway.http.access import require_scope
+from gateway.http.access import CHAT, require_scope
 from gateway.http.errors import as_api_error
 from gateway.http.request_state import begin_request
 from gateway.tenancy.records import Principal
@@ -31,7 +31,7 @@ async def call_chat(chat: ASGIApp, principal: Principal, body: Mapping[str, Any]
     Raises:
         APIError: as the endpoint refuses or fails.
     """
-    require_scope(principal, API_PATH)
+    require_scope(principal, CHAT)
     content = orjson.dumps(body)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
     scope: Scope = {

@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.http.access import require_scope
+from gateway.http.access import CHAT, require_scope
 from gateway.http.errors import APIError, as_api_error
 from gateway.http.request_state import request_state
 from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
@@ -64,7 +64,7 @@ class TenantProxies:
         if not is_own(headers) or not self._session_auth.sessions.is_csrf_token(session, headers.get(CSRF_HEADER, "")):
             raise APIError(403, "The request was not sent from a page of this console.", code="cross_site")
         principal = await self._principal(session, headers)
-        require_scope(principal, proxy.to)
+        require_scope(principal, CHAT)
         request_state(scope).authenticate(principal)
         structlog.contextvars.bind_contextvars(tenant=principal.tenant_name)
 

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import Analytics
+from gateway.http.access import AccessPolicy
 from gateway.http.middleware import ErrorMiddleware, MountByPrefix
 from gateway.management.http.app import AdminApp
 from gateway.management.operations.admin_keys import AdminKeyStore
@@ -70,7 +71,8 @@ async def admin(context: AdminContext, clock: Clock) -> AsyncIterator[Admin]:
     app = AdminApp(context)
     store = AdminKeyStore(context.database, PEPPER, now=clock)
     transport = httpx.ASGITransport(
-        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, app), RequestOutcomes(), unrecorded), raise_app_exceptions=True
+        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, app), RequestOutcomes(), unrecorded, AccessPolicy()),
+        raise_app_exceptions=True,
     )
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         admin = Admin(app, http)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from sqlalchemy import event, text
 
+from gateway.http.access import AccessPolicy
 from gateway.http.middleware import ErrorMiddleware, MountByPrefix
 from gateway.management.http.app import AdminApp
 from gateway.management.operations.change import COMMAND_LINE
@@ -107,7 +108,7 @@ async def test_gateways_that_share_a_database_act_once(admin: Admin, context: Ad
     database = open_database(database_url)
     second = AdminApp(replace(context, database=database))
     transport = httpx.ASGITransport(
-        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, second), RequestOutcomes(), unrecorded)
+        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, second), RequestOutcomes(), unrecorded, AccessPolicy())
     )
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         both = [admin, Admin(second, http, admin.keys)]
@@ -151,7 +152,7 @@ async def test_a_crash_leaves_nothing_or_the_answer(admin: Admin, context: Admin
     first = await admin.request("POST", "/tenants", json=ACME, headers=under("k"))
     restarted = AdminApp(context)
     transport = httpx.ASGITransport(
-        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, restarted), RequestOutcomes(), unrecorded)
+        ErrorMiddleware(MountByPrefix(elsewhere, PREFIX, restarted), RequestOutcomes(), unrecorded, AccessPolicy())
     )
     async with httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http:
         again = await Admin(restarted, http, admin.keys).request("POST", "/tenants", json=ACME, headers=under("k"))

@@ -27,6 +27,7 @@ from gateway.admission import Limiter, MemoryStore
 from gateway.analytics import open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
 from gateway.config.store_urls import normalise_database_url
+from gateway.http.access import AccessPolicy
 from gateway.http.middleware import ErrorMiddleware, MountByPrefix
 from gateway.management.http.app import AdminApp, with_description
 from gateway.management.http.openapi import openapi_document
@@ -102,7 +103,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     )
     app = AdminApp(context)
     with TestClient(
-        ErrorMiddleware(MountByPrefix(Starlette(), PREFIX, app), RequestOutcomes(), unrecorded),
+        ErrorMiddleware(MountByPrefix(Starlette(), PREFIX, app), RequestOutcomes(), unrecorded, AccessPolicy()),
         base_url="http://turnpike",
     ) as client:
 

@@ -8,7 +8,6 @@ import pytest
 
 from engine.errors import EngineError
 from gateway.admission import Measure, Scope, StoreAway
-from gateway.http.access import endpoint_of
 from gateway.metering.journal.journal import JournalUnavailable
 from gateway.refusals.refusal import MAX_MODEL_CHARS
 from gateway.telemetry.outcomes import RequestOutcome
@@ -181,5 +180,6 @@ def test_a_client_that_hangs_up_is_not_refused(server, engine, metrics, refusals
         ("/v1/%00", "(other)"),
     ],
 )
-def test_endpoints_are_a_closed_set(path, endpoint):
-    assert endpoint_of(path) == endpoint
+def test_endpoints_are_a_closed_set(client, told, path, endpoint):
+    client.put(path)
+    assert [row.endpoint for row in told()] == [endpoint]
