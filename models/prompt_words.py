@@ -1,4 +1,4 @@
-"""What the forms of `prompts.py` are filled with: alternatives between bars."""
+"""Words for the forms of `prompts.py`: alternatives between bars."""
 
 THINGS = """a queue|a stack|a hash table|a database index|an operating system|a compiler|recursion|a binary search|
 a web server|a cache|the internet|encryption|a password manager|machine learning|a neural network|a spreadsheet|

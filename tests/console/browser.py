@@ -68,7 +68,7 @@ class Browsing:
     async def page(
         self, who: str = "admin", *, theme: str = "light", size: dict[str, int] = DESK, script: bool = True
     ) -> Page:
-        """A page with a profile of its own, logged in as one who has a key in the house ("": nobody)."""
+        """A page with a profile of its own, logged in as an owner of a key in the house ("": logged out)."""
         context = await self.browser.new_context(
             base_url=self.url,
             color_scheme=theme,

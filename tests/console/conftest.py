@@ -14,7 +14,7 @@ from tests.console.house import House, open_house
 
 @pytest.fixture(autouse=True)
 def _errors_alone() -> Iterator[None]:
-    """What nobody expected is printed, and shown with a test that fails."""
+    """Unexpected log lines are printed, and shown with a test that fails."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     yield
     structlog.reset_defaults()

@@ -1,4 +1,4 @@
-"""A house in which something has happened: usage of two tenants last month and of late, an invoice, limits, credit,
+"""A house in which something has happened: usage of two tenants last month and recently, an invoice, limits, credit,
 requests under way. The same at each call, but for the time of day."""
 
 import random

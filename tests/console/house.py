@@ -47,7 +47,7 @@ class WatchedEngine(FakeEngine):
 @dataclass
 class House:
     """`keys`: plaintexts of administrators by role and of tenants by name. A request is made as one of them, or as
-    nobody (""); its session is made without the login form."""
+    logged out (""); its session is made without the login form."""
 
     app: Starlette
     settings: Settings

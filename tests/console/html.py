@@ -1,4 +1,4 @@
-"""What a page says, without its markup."""
+"""The text of a page, without its markup."""
 
 import re
 from html import unescape

@@ -1,4 +1,4 @@
-"""What needs attention is on the first page, with a link to where one acts, and is for administrators alone."""
+"""Conditions that need attention are on the first page, with a link to the remedy, for administrators alone."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ from tests.support.refusal_samples import refusal, store_refusals
 
 
 async def entries(console: House) -> list[tuple[str, str]]:
-    """What each entry says, and where its link leads."""
+    """The text of each entry, and where its link leads."""
     page = await console.page("/overview/attention", "viewer")
     items = re.findall(r"<li>(.*?)</li>", page, re.DOTALL)
     return [(text(item), re.findall(r'href="(.*?)"', item)[0]) for item in items]

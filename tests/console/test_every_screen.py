@@ -1,4 +1,4 @@
-"""What holds for every page, whoever wrote it: for whom it is, what it must not show, and how it looks and behaves in a
+"""Rules for every page: for whom it is, what it must not show, and how it looks and behaves in a
 browser. A new screen is here by itself."""
 
 import re

@@ -1,4 +1,4 @@
-"""What people type becomes what the API takes, or an error of the field."""
+"""Typed text becomes what the API takes, or an error of the field."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How figures are spelt, and which time a page is about."""
+"""Formats of figures, and the time range of a page."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,5 +1,4 @@
-"""Whatever is put into a page's address or into its forms, the console says what is wrong with it: it does not fail,
-and it hands nothing back as markup."""
+"""Hostile input in a page's address or its forms: the console names the error, does not fail, and returns no markup."""
 
 import re
 
@@ -14,7 +13,7 @@ ANSWERS = {200, 303, 400, 403, 404, 409, 413, 422}
 
 
 def names_of(page: str) -> list[str]:
-    """What a page's forms and links ask for."""
+    """Names of the fields and parameters of a page's forms and links."""
     return sorted({*re.findall(r' name="(\w+)"', page), *re.findall(r"[?&;](\w+)=", page)} - {"csrf", "act", "once"})
 
 

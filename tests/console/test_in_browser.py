@@ -1,4 +1,4 @@
-"""What a person meets: the console in a real browser."""
+"""The console in a real browser."""
 
 from playwright.async_api import Page, expect
 

@@ -134,7 +134,7 @@ async def test_by_keyboard_alone_a_tenant_gets_a_key_that_is_revoked(browsing: B
     keyboard = page.keyboard
 
     async def reach(name: str) -> None:
-        """By Tab, as somebody would who has no mouse."""
+        """By Tab, without a mouse."""
         for _ in range(80):
             told = await page.evaluate(
                 "document.activeElement.innerText || document.activeElement.labels?.[0]?.innerText"

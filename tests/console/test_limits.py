@@ -18,7 +18,7 @@ def demand(console: House, limit: int) -> Demand:
 
 
 def rows(page: str, caption: str) -> list[str]:
-    """What the rows of a table say, a space between cells."""
+    """The rows of a table as text, a space between cells."""
     table = page.split(f"<caption>{caption}</caption>")[1].split("</table>")[0]
     cells = [row.split("<td") for row in table.split("<tr>")[2:]]
     return [" ".join(text for cell in row[1:] for text in _texts("<td" + cell)) for row in cells]

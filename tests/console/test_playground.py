@@ -120,7 +120,7 @@ async def test_errors_say_what_the_api_says(browsing: Browsing) -> None:
     alert = page.locator(".turn").nth(1).get_by_role("alert")
     await expect(alert).to_be_visible()
     broken = await alert.inner_text()
-    assert "NaN" not in broken, "what goes on inside is no client's"
+    assert "NaN" not in broken, "internal details are not shown to clients"
     await page.get_by_text("Parameters").click()
     await page.get_by_label("Maximum tokens").fill("100000")
     await ask(page, "more")

@@ -1,4 +1,4 @@
-"""A request's page says all that its usage event says, adds up to its cost, and is seen by nobody else's tenant."""
+"""A request's page says all that its usage event says, adds up to its cost, and is hidden from other tenants."""
 
 import csv
 import io

@@ -59,7 +59,7 @@ def share(requested: str, routed: str, served: str | None = None, **more: Any) -
 
 
 class Book:
-    """The large model's prices since March, by nobody else known."""
+    """The large model's prices since March, which this test alone states."""
 
     def price_of(self, model: str, tier: str, at: datetime) -> Price:
         if model != LARGE or at < datetime(2026, 3, 1, tzinfo=UTC):

@@ -1,4 +1,4 @@
-"""The scheduler's page says what the scheduler says, and goes on saying it."""
+"""The scheduler's page shows the state of the scheduler, and follows it."""
 
 from dataclasses import replace
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""Where a tenant's page speaks to the gateway's own endpoint: as that tenant, from our page, and for nobody else."""
+"""A tenant's page calls the gateway's own endpoint: as that tenant alone, and from our page alone."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a tenant reads is its own, whatever it asks for."""
+"""A tenant reads its own records alone, with any query."""
 
 from contextlib import suppress
 from types import SimpleNamespace

@@ -23,9 +23,9 @@ SCREENS: list[Screen] = [
 ]
 FILLED = {"name": "x", "tier": "premium", "month": "2026-01", "dollars": "1", "reason": "x", "kind": "tenant"}
 FILLED |= {"model": "x", "input": "1", "output": "1"}
-"""What every form here can be sent with."""
+"""Values that every form here accepts."""
 FINANCE = {("credit", "grant"), ("invoice", "credit"), ("draft", "finalise"), ("prices", "add")}
-"""What the role of billing may do; the rest is the role of admin's alone."""
+"""Forms of the role billing; the others are for the role admin alone."""
 
 
 def at(console: House, screen: Screen, whose: str = "globex") -> str:

@@ -1,4 +1,4 @@
-"""What the usage pages say is what the store has, to the last token and nanodollar, and nobody sees another's."""
+"""The usage pages equal the store, to the last token and nanodollar, and a tenant sees its own usage alone."""
 
 import csv
 import io

@@ -100,7 +100,7 @@ class Host:
     models: Path
 
     def environment(self, service: Mapping[str, Any]) -> dict[str, str]:
-        """What a process in the container of `service` sees."""
+        """The environment of a process in the container of `service`."""
         stated = image_environment("cpu") | service["environment"]
         path = f"{TURNPIKE.parent}:{os.environ['PATH']}"
         seen = {name: replaced(value, self.places) for name, value in stated.items()}

@@ -57,7 +57,7 @@ def image_environment(target: str) -> dict[str, str]:
 
 
 def last(target: str, word: str) -> str:
-    """What an instruction that overrides itself comes to in an image."""
+    """The value in an image of an instruction that overrides itself."""
     return next(rest for stage in reversed(inherited(target)) for rest in reversed(stage.all(word)))
 
 

@@ -1,4 +1,4 @@
-"""What Grafana and its data sources make of a panel's query before they send it, as far as our dashboards need it.
+"""Expansion of a panel's query as Grafana and its data sources do it, as far as our dashboards need it.
 
 For variables: Grafana's "Variable syntax" and "Prometheus template variables"; for macros of ClickHouse: the table of
 macros in the documentation of `grafana-clickhouse-datasource`.
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 ALL = "$__all"
 Values = Mapping[str, tuple[str, ...]]
-"""What is chosen, by the variable's name; `(ALL,)` for all."""
+"""The chosen values, by the variable's name; `(ALL,)` for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,18 +194,18 @@ def test_what_is_away_shows_and_is_gone_when_it_is_back(site: Site) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a sink's watches last found out."""
+    """The last findings of a sink's watches."""
 
     behind: Mapping[Partition, int]
     missing: tuple[MissingRange, ...]
 
 
 class NoSource:
-    """A `MessageSource` and an `Analytics` that nobody asks."""
+    """A `MessageSource` and an `Analytics` that are never called."""
 
 
 def exported(site: Site) -> dict[str, set[str]]:
-    """Each metric that the programs have, with its labels: those of the gateway itself, with an engine's beside them,
+    """Each metric that the programs have, with its labels: those of the gateway itself with those of an engine,
     and those of a sink."""
     metrics = Metrics(stats)
     metrics.sheds.labels("m", "premium", "overloaded").inc()

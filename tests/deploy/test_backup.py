@@ -1,4 +1,4 @@
-"""What docs/deployment.md says of backups, done on real servers: what is restored is what was there."""
+"""Backups as docs/deployment.md describes them, on real servers: the restored data equals the original."""
 
 import os
 import re

@@ -96,7 +96,7 @@ def test_what_a_store_is_told_to_use_fits_into_its_bounds() -> None:
     assert 2 * bytes_of(heap) <= bytes_of(kafka["mem_limit"])
     for redis in (SERVICES["redis"], SERVICES["redis-sessions"]):
         (data,) = re.findall(r"maxmemory (\w+)b\n", redis["command"][-1])
-        assert 2 * bytes_of(data) <= bytes_of(redis["mem_limit"]), "it forks to write its log anew"
+        assert 2 * bytes_of(data) <= bytes_of(redis["mem_limit"]), "it forks to rewrite its log"
 
 
 def test_the_gateways_bounds_can_be_set() -> None:

@@ -1,4 +1,4 @@
-"""What docker-compose.yml wires together, started here: from a request at the gateway to its event in ClickHouse."""
+"""The services of docker-compose.yml, started here: from a request at the gateway to its event in ClickHouse."""
 
 import asyncio
 import shutil

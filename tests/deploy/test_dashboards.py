@@ -238,7 +238,7 @@ def test_the_books_are_whole(watched: WatchedGateway) -> None:
 
 
 def test_the_metrics_of_the_same_traffic(watched: WatchedGateway) -> None:
-    """Counters that nobody but this traffic moved, as they stand."""
+    """Counters that this traffic alone moved, as they stand."""
     stands = {
         "sum(gen_ai_server_time_to_first_token_seconds_count)": len(watched.answered),
         'sum(turnpike_requests_total{outcome="turned_away"})': watched.refused,

@@ -24,7 +24,7 @@ SITE_PACKAGES = "/opt/turnpike/lib/python3.11/site-packages"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the build stage makes, from the files that it copies."""
+    """The output of the build stage, from the files that it copies."""
     copied = [words.split() for words in stages()["build"].all("COPY")]
     return build_wheel(tmp_path_factory.mktemp("wheel"), [name for words in copied for name in words[:-1]])
 
@@ -139,7 +139,7 @@ def test_what_is_copied_is_there_and_reaches_the_build() -> None:
 
 
 def test_the_wheel_has_everything_that_is_read_beside_the_code(wheel: Path) -> None:
-    """Whatever lies in the packages and is no source: templates, scripts, SQL, weights, markers."""
+    """The files of the packages that are no source: templates, scripts, SQL, weights, markers."""
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
     here = subprocess.run(

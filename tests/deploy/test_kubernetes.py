@@ -57,7 +57,7 @@ def _kustomized(folder: Path) -> str:
 
 
 def rendered(overlay: str) -> list[Manifest]:
-    """What `kubectl apply -k` sends."""
+    """The manifests that `kubectl apply -k` sends."""
     return list(yaml.safe_load_all(_kustomized(MANIFESTS / overlay)))
 
 
@@ -130,7 +130,7 @@ def test_a_slip_would_be_found() -> None:
 
 @every_overlay
 def test_pods_meet_the_restricted_standard(overlay: str) -> None:
-    """What the namespace enforces (Pod Security Standards), and a root file system that cannot be written."""
+    """The rules that the namespace enforces (Pod Security Standards), and a root file system that cannot be written."""
     manifests = rendered(overlay)
     labels = one(manifests, "Namespace", "turnpike")["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
@@ -285,7 +285,8 @@ def test_a_drain_has_the_time_that_it_takes(overlay: str) -> None:
     pod = one(manifests, "StatefulSet", "gateway")["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] >= ends_s
     gateway = gateway_container(manifests)
-    # Whoever goes by readiness has noticed before the listener closes; and readiness, off in a drain, kills nothing.
+    # A load balancer that follows readiness has noticed before the listener closes; readiness, off in a drain, kills
+    # nothing.
     assert patience_s(gateway["readinessProbe"]) < float(stated["TURNPIKE_DRAIN_DELAY_S"]) < deadline_s
     assert patience_s(gateway["livenessProbe"]) > ends_s
 

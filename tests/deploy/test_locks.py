@@ -1,4 +1,4 @@
-"""What is installed is what was locked: every package at one version, with its hashes, as pyproject.toml says."""
+"""The installed packages are the locked ones: every package at one version, with its hashes, as pyproject.toml says."""
 
 import re
 import tomllib
@@ -48,14 +48,14 @@ def entries(lock: str) -> list[tuple[str, Locked]]:
 
 
 def here(lock: str) -> dict[str, Locked]:
-    """What the image's Python takes of it."""
+    """The entries that the image's Python installs."""
     taken = [(name, each) for name, each in entries(lock) if each.marker is None or each.marker.evaluate(dict(HERE))]
     assert len(dict(taken)) == len(taken), "one version of each"
     return dict(taken)
 
 
 def direct(*extras: str) -> dict[str, Requirement]:
-    """What pyproject.toml states for the base and these extras, by name."""
+    """The requirements in pyproject.toml of the base and these extras, by name."""
     stated = [*PROJECT["dependencies"], *(each for extra in extras for each in PROJECT["optional-dependencies"][extra])]
     found = {}
     for requirement in map(Requirement, stated):

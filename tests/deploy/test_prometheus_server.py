@@ -1,4 +1,4 @@
-"""The server that other tests scrape with is Prometheus, follows what it is told, and is gone afterwards."""
+"""The server that other tests scrape with is Prometheus, follows its configuration, and is gone afterwards."""
 
 import json
 import urllib.error

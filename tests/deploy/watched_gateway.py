@@ -57,7 +57,7 @@ scrape_configs:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What a client was told of its request."""
+    """The answer that a client received."""
 
     service_class: str
     served_model: str

@@ -115,7 +115,7 @@ def public_id(*arguments: str) -> str:
 
 @pytest.fixture
 def arguments_for() -> dict[str, str]:
-    """What a command's placeholders stand for, with a tenant that has a key, an invoice and a price."""
+    """Values of the commands' placeholders, with a tenant that has a key, an invoice and a price."""
     ok("tenant", "create", "acme", "--tier", "premium")
     ok("tenant", "create", "idle", "--tier", "standard")
     ok("tenant", "suspend", "idle")

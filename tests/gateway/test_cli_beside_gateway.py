@@ -1,4 +1,4 @@
-"""Commands beside a running gateway with the embedded stores: over its socket, and by its URL with a key."""
+"""Commands next to a running gateway with the embedded stores: over its socket, and by its URL with a key."""
 
 import json
 import os

@@ -103,7 +103,7 @@ def test_a_url_needs_a_key_and_excludes_a_data_directory(monkeypatch: pytest.Mon
 
 
 def test_a_list_is_read_page_by_page() -> None:
-    """What was printed stays when a later page fails."""
+    """Printed pages stay when a later page fails."""
     page = {"data": [{"id": "1", "name": "a"}], "next_cursor": "next"}
     answers = {
         "/admin/v1/openapi.json": (200, "application/json", description("listTenants")),

@@ -13,7 +13,7 @@ SLOW_DISK = Scenario(
         Fault(at_ms=2200, kind="crash"),
     ),
 )
-"""A stream that woke for one commit went on though the next was late."""
+"""A stream that woke for one commit continued though the next was late."""
 
 REFUSED_AT_THE_END = Scenario(
     2,

@@ -1,4 +1,4 @@
-"""What the engine does: queues, KV memory, preemptions, steps, drafts."""
+"""Dashboard of the engine: queues, KV memory, preemptions, steps, drafts."""
 
 from deploy.grafana.generate.panels import Dashboard, Form, Panel, PromQL, Row, Threshold
 from deploy.grafana.generate.promql import (

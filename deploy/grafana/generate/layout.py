@@ -1,4 +1,4 @@
-"""Where panels go on Grafana's grid, 24 columns wide: in reading order, a new line where one is full."""
+"""Positions of panels on Grafana's grid, 24 columns wide: in reading order, a new line where one is full."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypedDict

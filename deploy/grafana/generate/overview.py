@@ -172,7 +172,7 @@ _LOAD = Row(
 )
 
 _BUDGET = 0.005
-"""What may fail of what is answered or fails: the promise is 99.5 %."""
+"""Fraction of answered and failed requests that may fail: the objective is 99.5 %."""
 
 _HEALTH = Row(
     "Does it hold?",

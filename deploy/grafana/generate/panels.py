@@ -1,4 +1,4 @@
-"""What a dashboard consists of, whatever Grafana makes of it."""
+"""Parts of a dashboard, independent of Grafana's format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -83,8 +83,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """What a reader chooses at the top of the page. Several values at once where `many`, all of them to begin with;
-    `query` says which there are, `choices` where that is known. With neither it is text that the reader writes."""
+    """A variable that the reader chooses at the top of the page. `many`: several values at once, all of them to begin
+    with. `query` reads the values, `choices` states them. With neither it is text that the reader writes."""
 
     name: str
     label: str

@@ -52,7 +52,7 @@ LATELY = "$__rate_interval"
 SHOWN = "$__range"
 """All that the page shows."""
 AS_ALERTED = "5m"
-"""What the alert of the same thing looks at."""
+"""Time range of the alert on the same metric."""
 
 
 def rate(series: str, span: str = LATELY) -> str:

@@ -45,7 +45,7 @@ class Environment:
         return self.folder
 
     def command(self) -> list[str]:
-        """What runs the script. Skips the test as `made_folder` does."""
+        """The command that runs the script. Skips the test as `made_folder` does."""
         self.made_folder()
         return self._command()
 
@@ -59,7 +59,7 @@ class Environment:
 
 
 class NodeEnvironment(Environment):
-    """The script is an ES module, which finds packages beside itself only: a copy of it lies with them."""
+    """The script is an ES module, which finds packages in its own folder only: a copy of it lies with them."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What people's clients get: a chat, a stream, a call of a tool, an answer of a given form."""
+"""Popular clients, unchanged: a chat, a stream, a call of a tool, an answer of a given form."""
 
 import json
 import os

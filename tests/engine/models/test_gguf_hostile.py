@@ -17,7 +17,7 @@ from tests.engine.models.tiny_gguf import make_gguf
 from tests.support.tiny_models import TinyFolder
 
 FIXED_BYTES = 256 * 1024
-"""What opening may take whatever the file's size: Python's own objects."""
+"""Bytes that opening may allocate for a file of any size: Python's own objects."""
 
 EXTREMES = (0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1)
 
@@ -62,7 +62,7 @@ def test_a_file_cut_anywhere_is_refused(sound: bytes, header_bytes: int, tmp_pat
     cuts = {*range(64), *range(64, header_bytes, 7), *range(header_bytes - 40, header_bytes + 40)}
     cuts |= {*range(header_bytes, len(sound), 9973), *range(len(sound) - 40, len(sound))}
     for cut in sorted(cuts):
-        # Behind the last tensor there is padding, which nobody needs.
+        # Behind the last tensor there is padding, which is not read.
         assert not open_bounded(tmp_path / "x.gguf", sound[:cut]) or cut > len(sound) - 32, cut
 
 

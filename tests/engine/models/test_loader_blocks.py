@@ -29,7 +29,7 @@ from tests.support.host_logits import Expanded, logits_of
 from tests.support.tiny_models import TinyFolder
 
 WIDE: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512}
-"""Whose rows fill K-quants' blocks."""
+"""A model whose rows fill K-quants' blocks."""
 
 
 class BlockOps(ReferenceOps):
@@ -102,7 +102,7 @@ def test_types_that_are_mixed_in_one_product_are_its_parts(tiny_folder: TinyFold
     path = mixed(tmp_path / "m.gguf", tiny_folder("llama", **WIDE), attn_v=BlockType.Q8_0, ffn_up=BlockType.Q5_0)
     ops = BlockOps("q4_0", "q8_0")
     model = load_model(GGUFCheckpoint(path), ops, 64)
-    assert ops.packed_formats == ["dense", "q4_0", "q8_0"]  # nobody takes q5_0
+    assert ops.packed_formats == ["dense", "q4_0", "q8_0"]  # no backend takes q5_0
     formats = [part.format for part in ops.packed]
     assert formats.count("q8_0") == formats.count("dense") == model.config.num_layers
     expanded = load_model(Expanded(GGUFCheckpoint(path)), ReferenceOps(ops.device, ops.dtype), 64)

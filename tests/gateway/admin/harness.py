@@ -1,4 +1,4 @@
-"""What the tests of the admin API share: a client for each role, a clock, a store of usage that is away."""
+"""Shared by the tests of the admin API: a client for each role, a clock, a store of usage that is away."""
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta

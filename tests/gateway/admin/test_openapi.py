@@ -175,6 +175,6 @@ def test_it_is_served(server: Server) -> None:
 
 
 def test_objects_are_closed() -> None:
-    """So that a member nobody declared would be noticed, in requests and in answers."""
+    """So that an undeclared member would be noticed, in requests and in answers."""
     for name, schema in DOCUMENT["components"]["schemas"].items():
         assert schema["additionalProperties"] is False, name

@@ -1,4 +1,4 @@
-"""What a tenant sees of itself, and that it sees nobody else."""
+"""A tenant's own usage, refusals and limits, and no other tenant's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

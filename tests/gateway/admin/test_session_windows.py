@@ -1,4 +1,4 @@
-"""What a tenant wants of its sessions, through the API."""
+"""A tenant's setting of its sessions, through the API."""
 
 from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
 from tests.support.writers import TenantWriter
