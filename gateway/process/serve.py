@@ -43,8 +43,8 @@ _log = structlog.get_logger("turnpike.serve")
 def run(settings: Settings, listener: socket.socket, termination: Termination, *, demo: bool = False) -> None:
     """Load the models, serve on `listener` until SIGTERM or SIGINT, drain for `shutdown_deadline_s`, and return.
 
-    `termination` is installed. Once the server is ready, its first signal starts the drain. With `demo`, a tenant and a
-    new key are created, and a banner with a first request is printed.
+    `termination` is installed. Its first signal starts the drain, from before the first connection on. With
+    `demo`, a tenant and a new key are created, and a banner with a first request is printed.
 
     Raises:
         OperatorError: a model or the database does not match the settings, or the settings are unsafe.

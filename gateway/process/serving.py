@@ -99,7 +99,6 @@ async def _serve(
         link = await console_link(admin, local_url(listener)) if demo else None
 
         def on_ready() -> None:
-            termination.begins(server.begin_drain)
             announce(demo_key)
             if link is not None:
                 print(f"The console, for one login within 10 minutes:\n\n{link}\n", flush=True)
@@ -113,6 +112,8 @@ async def _serve(
             trusted_proxies=[str(network) for network in settings.trusted_proxies],
             local=None if admin_socket is None else (admin_socket, create_local_app(services, admin)),
         )
+        # Before it listens: the first request may come before `on_ready`.
+        termination.begins(server.begin_drain)
         await server.serve(sockets=[listener])
     finally:
         if admin_socket is not None:
