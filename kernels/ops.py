@@ -186,7 +186,13 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
     def plan_attention(self, metadata: AttentionMetadata) -> "AttentionPlan": ...
 
     def attend(
-        self, query: Tensor, kv_layer: Tensor, plan: "AttentionPlan", window: int | None, cap: float | None = None
+        self,
+        query: Tensor,
+        kv_layer: Tensor,
+        plan: "AttentionPlan",
+        window: int | None,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor: ...
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None: ...

@@ -27,7 +27,9 @@ from kernels.ops import (
     SamplingColumns,
     SlotSampling,
 )
-from kernels.weights import DENSE, StoredWeight
+from kernels.weights import DENSE, PLAIN_ROUTING, TINY_SHARE, RoutingRule, StoredWeight
+
+CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_SLOPE = 7.0, 1.702
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -74,16 +76,44 @@ def gelu_mul(gate_up: Tensor) -> Tensor:
     return functional.gelu(gate, approximate="tanh") * up
 
 
+def clamped_swiglu_mul(gate_up: Tensor) -> Tensor:
+    """(up + 1) gate sigmoid(1.702 gate) of gates, the first half of [T, 2F], up to 7 and ups, the second, within +-7
+    (gpt-oss model card, arXiv 2508.10925)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=CLAMPED_SWIGLU_LIMIT), up.clamp(-CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_LIMIT)
+    return (up + 1) * gate * (CLAMPED_SWIGLU_SLOPE * gate).sigmoid()
+
+
 def softcap(x: Tensor, cap: float) -> Tensor:
     """cap tanh(x / cap): x, bounded by cap (Gemma 2, arXiv 2408.00118)."""
     return cap * torch.tanh(x / cap)
 
 
-def route(logits: Tensor, per_token: int, renormalise: bool) -> tuple[Tensor, Tensor]:
+def route(
+    logits: Tensor,
+    per_token: int,
+    renormalise: bool,
+    rule: RoutingRule = PLAIN_ROUTING,
+    choice_bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """The experts of each token and their weights, int64 and float32 [T, per_token], from the router's logits float32
-    [T, experts]: the largest softmax probabilities, divided by their sum if `renormalise`."""
-    weights, experts = logits.softmax(dim=-1).topk(per_token, dim=-1)
-    return experts, weights / weights.sum(dim=-1, keepdim=True) if renormalise else weights
+    [T, experts]: the largest scores, divided by their sum if `renormalise`, times the rule's scale.
+
+    The choice is by score plus `choice_bias`, float32 [experts], within the groups that the rule opens to the token.
+    """
+    sigmoid = rule.scoring == "sigmoid"
+    scores = logits.sigmoid() if sigmoid else logits.softmax(dim=-1)
+    ranked = scores if choice_bias is None else scores + choice_bias
+    if rule.groups > 1:
+        best = ranked.unflatten(-1, (rule.groups, -1)).topk(rule.group_best, dim=-1).values.sum(dim=-1)
+        is_open = torch.zeros_like(best).scatter(1, best.topk(rule.groups_per_token, dim=-1).indices, 1)
+        closed = is_open.repeat_interleave(ranked.shape[-1] // rule.groups, dim=-1) == 0
+        ranked = ranked.masked_fill(closed, -math.inf)
+    experts = ranked.topk(per_token, dim=-1).indices
+    weights = scores.gather(-1, experts)
+    if renormalise:
+        weights = weights / (weights.sum(dim=-1, keepdim=True) + (TINY_SHARE if sigmoid else 0))
+    return experts, weights * rule.scale
 
 
 def clear_blocks(kv: Tensor, block_ids: Tensor) -> None:
@@ -141,13 +171,19 @@ def rotate_and_store(
 
 
 def attend(
-    query: Tensor, kv_layer: Tensor, metadata: AttentionMetadata, window: int | None, cap: float | None = None
+    query: Tensor,
+    kv_layer: Tensor,
+    metadata: AttentionMetadata,
+    window: int | None,
+    cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D] (paged attention, Kwon et al., arXiv
     2309.06180); returns [T, Hq, D].
 
     A token at position p attends to positions (p - window, p], or to all up to p with window None. Scores are scaled by
-    1/sqrt(D), then bounded by `softcap` with `cap`; softmax in float32.
+    1/sqrt(D), then bounded by `softcap` with `cap`; softmax in float32. `sinks`, float32 [Hq], adds a score to each
+    head that has no value (Attention sinks, Xiao et al., arXiv 2309.17453, as learned in gpt-oss, arXiv 2508.10925).
     """
     output = torch.empty_like(query)
     group = query.shape[1] // kv_layer.shape[3]
@@ -167,7 +203,10 @@ def attend(
         hidden = key_at > query_at
         if window is not None:
             hidden |= key_at <= query_at - window
-        weights = scores.masked_fill(hidden, -math.inf).softmax(dim=-1)
+        scores = scores.masked_fill(hidden, -math.inf)
+        if sinks is not None:
+            scores = torch.cat((scores, sinks[:, None, None].expand(-1, tokens, 1)), dim=-1)
+        weights = scores.softmax(dim=-1)[:, :, :context]
         output[rows] = torch.einsum("hts,shd->thd", weights, values).to(query.dtype)
         first += tokens
     return output
@@ -443,10 +482,16 @@ class ReferenceOps:
         return ReferencePlan(metadata)
 
     def attend(
-        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None, cap: float | None = None
+        self,
+        query: Tensor,
+        kv_layer: Tensor,
+        plan: AttentionPlan,
+        window: int | None,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         assert isinstance(plan, ReferencePlan)
-        return attend(query, kv_layer, plan.metadata, window, cap)
+        return attend(query, kv_layer, plan.metadata, window, cap, sinks)
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None:
         edit_logits(logits, edits)

@@ -59,10 +59,33 @@ class MlpWeights(Generic[L]):
     down: L
 
 
+@dataclass(frozen=True, slots=True)
+class RoutingRule:
+    """How a router's logits become scores, and these the choice and the shares of experts.
+
+    scoring: softmax over all experts, or the sigmoid of each. scale: factor of the shares. groups: the experts are that
+    many groups of neighbours, of which a token's come from the `groups_per_token` whose best `group_best` scores have
+    the largest sum (DeepSeek-V2, arXiv 2405.04434, section 2.2.2; DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
+    """
+
+    scoring: Literal["softmax", "sigmoid"] = "softmax"
+    scale: float = 1.0
+    groups: int = 1
+    groups_per_token: int = 1
+    group_best: int = 1
+
+
+PLAIN_ROUTING = RoutingRule()
+
+TINY_SHARE = 1e-20
+"""What the sum of sigmoids is increased by before they are divided by it."""
+
+
 @dataclass(frozen=True)
 class ExpertWeights(Generic[L]):
     """A mixture of experts; see `engine.models.experts.ExpertsConfig`. `router`: logits [T, experts]. `shared_gate`:
-    logits [T, 1] of the shared MLP's weight."""
+    logits [T, 1] of the shared MLP's weight; None: its weight is 1. `choice_bias`: float32 [experts], added to scores
+    for the choice, not for the shares."""
 
     router: L
     experts: Sequence[MlpWeights[L]]
@@ -70,12 +93,15 @@ class ExpertWeights(Generic[L]):
     renormalise: bool
     shared: MlpWeights[L] | None = None
     shared_gate: L | None = None
+    rule: RoutingRule = PLAIN_ROUTING
+    choice_bias: Floats | None = None
 
 
 @dataclass(frozen=True)
 class LayerWeights(Generic[V, L]):
     """One layer. `qkv`: q, k and v concatenated. `attention_norm` and `mlp_norm` are of the inputs of attention and
-    MLP, the output norms of what these add to the residual stream; None: no norm."""
+    MLP, the output norms of what these add to the residual stream; None: no norm. `sinks`: float32 [Hq], as in
+    `kernels.reference.attend`."""
 
     attention_norm: V | None
     qkv: L
@@ -85,6 +111,7 @@ class LayerWeights(Generic[V, L]):
     mlp: MlpWeights[L] | ExpertWeights[L]
     attention_output_norm: V | None = None
     mlp_output_norm: V | None = None
+    sinks: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +147,7 @@ class ModelShape:
     attention_softcap: float | None = None
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
-    activation: Literal["silu", "gelu_tanh"] = "silu"
+    activation: Literal["silu", "gelu_tanh", "clamped_swiglu"] = "silu"
 
 
 class Packer(Protocol[V_co, L_co, E]):

@@ -7,7 +7,7 @@ The format: header length u64 | JSON of name to dtype, shape and data offsets | 
 
 import json
 import mmap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +34,14 @@ DTYPES: dict[str, Dtype] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor of a folder. file: its name there. type: one of `DTYPES`."""
+    """A tensor of a folder. file: its name there. type: one of `DTYPES`. within: the name of the file's tensor that it
+    is a part of, and its numbers, from that tensor's; None: it is whole, under its own name."""
 
     file: str
     type: str
     shape: tuple[int, ...]
     bytes: int
+    within: "tuple[str, Callable[[Array], Array]] | None" = None
 
 
 class MappedFile:

@@ -8,7 +8,7 @@ from typing import Literal
 from engine.models.experts import MAX_EXPERTS, ExpertsConfig
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 
 MAX_LAYERS = 1024
 MAX_WIDTH = 1 << 24
@@ -71,6 +71,8 @@ class ModelConfig:
     are added to the residual stream. `norm_offset` is added to every norm's weight. `qk_norm`: queries and keys are
     normed, head by head or, with `qk_norm_whole`, over all heads at once.
 
+    `attention_sinks`: heads have a learned score that only adds to the softmax's denominator.
+
     `attention_scale`: factor of attention scores; None: 1/sqrt(head_dim). A softcap c replaces x by c tanh(x / c), of
     scores (`attention_softcap`) or of logits (`logit_softcap`). `embedding_scale` multiplies embeddings,
     `residual_scale` the outputs of attention and MLP, and logits are divided by `logit_divisor`.
@@ -108,6 +110,7 @@ class ModelConfig:
     activation: Activation = "silu"
     attention_scale: float | None = None
     attention_softcap: float | None = None
+    attention_sinks: bool = False
     logit_softcap: float | None = None
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
@@ -200,8 +203,22 @@ class ModelConfig:
             raise UnsupportedCheckpoint(f"experts per token: {experts.per_token} of {experts.count} experts")
         if not (1 <= experts.size <= MAX_WIDTH and 0 <= experts.shared_size <= MAX_WIDTH):
             raise UnsupportedCheckpoint(f"experts: a width of {experts.size} or {experts.shared_size}")
+        _check_rule(experts)
         if len(self.sparse_layers) != self.num_layers:
             raise UnsupportedCheckpoint(f"sparse_layers: {len(self.sparse_layers)} for {self.num_layers} layers")
+
+
+def _check_rule(experts: ExpertsConfig) -> None:
+    rule = experts.rule
+    of_group, rest = divmod(experts.count, rule.groups)
+    if rest or not 1 <= rule.groups_per_token <= rule.groups or rule.group_best > of_group:
+        raise UnsupportedCheckpoint(
+            f"expert groups: {rule.groups_per_token} of {rule.groups} groups of {experts.count} experts"
+        )
+    if rule.groups_per_token * of_group < experts.per_token:
+        raise UnsupportedCheckpoint(f"experts per token: {experts.per_token} of {rule.groups_per_token} groups")
+    if not (math.isfinite(rule.scale) and 0 < rule.scale <= MAX_FACTOR):
+        raise UnsupportedCheckpoint(f"experts: a scale of {rule.scale}, not a positive number up to {MAX_FACTOR:g}")
 
 
 _DEVIATIONS = frozenset(
@@ -213,6 +230,7 @@ _DEVIATIONS = frozenset(
         "activation",
         "attention_scale",
         "attention_softcap",
+        "attention_sinks",
         "logit_softcap",
         "embedding_scale",
         "residual_scale",

@@ -5,8 +5,9 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 from kernels import weights as weight_types
+from kernels.exchange import tensor_of
 from kernels.ops import ExpertWeights, MlpWeights, Ops
-from kernels.reference import route
+from kernels.reference import clamped_swiglu_mul, route
 
 
 class FeedForward:
@@ -14,7 +15,8 @@ class FeedForward:
     [experts]."""
 
     def __init__(self, config: ModelConfig, ops: Ops) -> None:
-        self._multiply = ops.gelu_mul if config.activation == "gelu_tanh" else ops.silu_mul
+        multiply = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul, "clamped_swiglu": clamped_swiglu_mul}
+        self._multiply = multiply[config.activation]
         experts = config.experts
         self.expert_tokens = torch.zeros(0 if experts is None else experts.count, dtype=torch.int64)
 
@@ -29,7 +31,9 @@ class FeedForward:
 
     def _experts(self, weights: ExpertWeights, x: Tensor) -> Tensor:
         """Only chosen experts are computed, each for its tokens at once, in the order of their numbers."""
-        chosen, shares = route(weights.router.wide(x), weights.per_token, weights.renormalise)
+        bias = None if weights.choice_bias is None else tensor_of(weights.choice_bias)
+        logits = weights.router.wide(x)
+        chosen, shares = route(logits, weights.per_token, weights.renormalise, weights.rule, bias)
         counts = chosen.flatten().bincount(minlength=len(weights.experts))
         self.expert_tokens += counts
         total = torch.zeros_like(x)
@@ -37,6 +41,7 @@ class FeedForward:
             tokens, ranks = (chosen == expert).nonzero(as_tuple=True)
             output = self._mlp(weights.experts[expert], x[tokens])
             total.index_add_(0, tokens, output * shares[tokens, ranks, None].to(x.dtype))
-        if weights.shared is not None and weights.shared_gate is not None:
-            total += weights.shared_gate(x).sigmoid() * self._mlp(weights.shared, x)
+        if weights.shared is not None:
+            shared = self._mlp(weights.shared, x)
+            total += shared if weights.shared_gate is None else weights.shared_gate(x).sigmoid() * shared
         return total

@@ -56,6 +56,8 @@ def _attention_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         yield f"self_attn.{name}.weight", (rows, config.hidden_size)
         if config.qkv_bias:
             yield f"self_attn.{name}.bias", (rows,)
+    if config.attention_sinks:
+        yield "self_attn.sinks", (config.num_heads,)
     yield "self_attn.o_proj.weight", (config.hidden_size, q_rows)
     if config.o_bias:
         yield "self_attn.o_proj.bias", (config.hidden_size,)
@@ -75,11 +77,16 @@ def _expert_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     experts, hidden = config.experts, config.hidden_size
     assert experts is not None, "a sparse layer without experts"
     yield "mlp.gate.weight", (experts.count, hidden)
+    if experts.bias:
+        yield "mlp.gate.bias", (experts.count,)
+    if experts.choice_bias:
+        yield "mlp.gate.e_score_correction_bias", (experts.count,)
     for expert in range(experts.count):
-        yield from _mlp_tensors(f"mlp.experts.{expert}", hidden, experts.size, bias=False)
+        yield from _mlp_tensors(f"mlp.experts.{expert}", hidden, experts.size, experts.bias)
     if experts.shared_size:
         yield from _mlp_tensors("mlp.shared_expert", hidden, experts.shared_size, bias=False)
-        yield "mlp.shared_expert_gate.weight", (1, hidden)
+        if experts.shared_gate:
+            yield "mlp.shared_expert_gate.weight", (1, hidden)
 
 
 def fused_modules(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]:
@@ -95,7 +102,9 @@ def fused_modules(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]
     for expert in range(experts.count):
         groups |= _mlp_modules(f"mlp.experts.{expert}")
     if experts.shared_size:
-        groups |= _mlp_modules("mlp.shared_expert") | {"mlp.shared_gate": ("mlp.shared_expert_gate",)}
+        groups |= _mlp_modules("mlp.shared_expert")
+        if experts.shared_gate:
+            groups["mlp.shared_gate"] = ("mlp.shared_expert_gate",)
     return groups
 
 
@@ -109,6 +118,11 @@ def _mlp_modules(prefix: str) -> dict[str, tuple[str, ...]]:
 def is_routing(name: str) -> bool:
     """Whether a weight decides on the experts of a token, or on their shares."""
     return name.endswith((".mlp.gate.weight", ".mlp.shared_expert_gate.weight"))
+
+
+def is_wide(name: str) -> bool:
+    """Whether a weight is float32 in every compute dtype."""
+    return name.endswith((".e_score_correction_bias", ".self_attn.sinks"))
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, Shape]) -> None:

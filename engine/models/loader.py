@@ -23,7 +23,7 @@ from engine.models.layout import (
 from engine.models.native_model import NativeModel
 from engine.models.rope import layer_ropes
 from engine.models.sources import BlockSource, WeightSource
-from kernels.arrays import FLOAT32, Array, Dtype
+from kernels.arrays import FLOAT32, Array, Dtype, Floats
 from kernels.cpu.native_ops import NativeOps
 from kernels.weights import (
     DENSE,
@@ -87,6 +87,8 @@ def _check_gpu(config: ModelConfig) -> None:
     UnsupportedCheckpoint: the model needs an op that the GPU's kernels do not have."""
     if config.attention_softcap is not None:
         raise UnsupportedCheckpoint("attention_softcap: attention on a GPU has no softcap; use device cpu")
+    if config.attention_sinks:
+        raise UnsupportedCheckpoint("attention_sinks: attention on a GPU has no sinks; use device cpu")
     if config.experts is not None:
         raise UnsupportedCheckpoint("experts: mixtures of experts are not computed on a GPU yet; use device cpu")
 
@@ -235,6 +237,7 @@ class _Assembler(Generic[V, L, E]):
             mlp=self._experts(prefix) if config.is_sparse(index) else self._mlp(f"{prefix}.mlp"),
             attention_output_norm=self._take(f"{prefix}.attention_output_norm.weight") if branch else None,
             mlp_output_norm=self._take(f"{prefix}.mlp_output_norm.weight") if branch else None,
+            sinks=self._wide(f"{prefix}.self_attn.sinks") if config.attention_sinks else None,
         )
 
     def _mlp(self, prefix: str) -> MlpWeights[L]:
@@ -250,15 +253,24 @@ class _Assembler(Generic[V, L, E]):
             per_token=config.per_token,
             renormalise=config.renormalise,
             shared=self._mlp(f"{prefix}.mlp.shared_expert") if has_shared else None,
-            shared_gate=self._fused[f"{prefix}.mlp.shared_gate"] if has_shared else None,
+            shared_gate=self._fused[f"{prefix}.mlp.shared_gate"] if has_shared and config.shared_gate else None,
+            rule=config.rule,
+            choice_bias=self._wide(f"{prefix}.mlp.gate.e_score_correction_bias") if config.choice_bias else None,
         )
 
     def _head_norms(self, prefix: str) -> HeadNorms[V]:
         query, key = self._take(f"{prefix}.q_norm.weight"), self._take(f"{prefix}.k_norm.weight")
         return HeadNorms(query, key, self._config.rms_norm_eps, self._config.qk_norm_whole)
 
-    def _take(self, name: str) -> V:
+    def _wide(self, name: str) -> Floats:
+        """A vector that stays float32."""
+        return np.array(self._pop(name), FLOAT32)
+
+    def _pop(self, name: str) -> Array:
         if name not in self._vectors:
             raise UnsupportedCheckpoint(f"tensor {name} is missing")
-        numbers, offset = self._vectors.pop(name), self._config.norm_offset
+        return self._vectors.pop(name)
+
+    def _take(self, name: str) -> V:
+        numbers, offset = self._pop(name), self._config.norm_offset
         return self._ops.vector(numbers if offset == 0 else numbers.astype(FLOAT32) + np.float32(offset))

@@ -133,10 +133,11 @@ class Transformer:
         query = ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping)
         if config.attention_scale is not None:  # `attend` divides by the root
             query = scaled(query, config.attention_scale * math.sqrt(config.head_dim))
-        cap = config.attention_softcap
-        attended = (
-            ops.attend(query, kv_layer, plan, window) if cap is None else ops.attend(query, kv_layer, plan, window, cap)
-        )
+        cap, sinks = config.attention_softcap, None if layer.sinks is None else tensor_of(layer.sinks)
+        if cap is None and sinks is None:
+            attended = ops.attend(query, kv_layer, plan, window)
+        else:
+            attended = ops.attend(query, kv_layer, plan, window, cap, sinks)
         return layer.output(attended.flatten(1))
 
     def _norm_projections(self, qkv: Tensor, norms: HeadNorms) -> Tensor:

@@ -149,7 +149,8 @@ def load(
     _warm_up(runner, proposers, pool.num_blocks, config, scheduler)
     policy = DepthController(scheduler.cost_model, max_depth=config.draft_depth, below=config.speculate_below)
     speculator = Speculator(proposers, policy) if proposers else None
-    eos_token_ids = tuple(dict.fromkeys((*model_config.eos_token_ids, *text.tokenizer.eos_token_ids)))
+    stated = (*model_config.eos_token_ids, *text.tokenizer.eos_token_ids, *text.dialect.turn_ends)
+    eos_token_ids = tuple(dict.fromkeys(stated))
     served = ServedModel(
         name,
         text,

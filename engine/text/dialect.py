@@ -22,6 +22,8 @@ class CallForm(StrEnum):
     """`{"name": .., "parameters": {..}}`, optionally after `<|python_tag|>`."""
     MISTRAL = "mistral"
     """`[TOOL_CALLS]` and an array of calls, or `[TOOL_CALLS]name[ARGS]{..}`."""
+    HARMONY = "harmony"
+    """Messages in channels, of which calls are some: gpt-oss. Only where each of `CHANNEL_MARKERS` is a token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,11 @@ class Markers:
     begin: str
     end: str
 
+
+CHANNEL_MARKERS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
+"""Markers of the messages of an answer in channels."""
+CHANNEL_TURN_ENDS = ("<|return|>", "<|call|>")
+"""Of these, those after which the model waits."""
 
 _REASONING = (Markers("<think>", "</think>"), Markers("[THINK]", "[/THINK]"))
 _SIGNS = (
@@ -43,6 +50,7 @@ _MARKERS = {
     CallForm.HERMES: ("<tool_call>", "</tool_call>"),
     CallForm.LLAMA: ("<|python_tag|>",),
     CallForm.MISTRAL: ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    CallForm.HARMONY: CHANNEL_MARKERS,
 }
 _PROMPT_END_TOKENS = 16
 """Tokens at the end of a prompt within which an opening marker is looked for, as it may be several tokens."""
@@ -53,7 +61,7 @@ class Dialect:
     """`knows_tools`: the chat template renders tools. `takes_system`: it accepts a system message.
     `takes_parallel_calls`: it accepts several calls in one message. `reasoning`: the markers of reasoning, or None;
     `reasoning_ids`: their token ids, if each is one token. `marker_ids`: special tokens that are markers, kept in an
-    answer's text."""
+    answer's text. `turn_ends`: tokens that end an answer, besides those of the checkpoint."""
 
     knows_tools: bool = False
     takes_system: bool = True
@@ -62,13 +70,16 @@ class Dialect:
     reasoning: Markers | None = None
     reasoning_ids: tuple[int, int] | None = None
     marker_ids: frozenset[int] = frozenset()
+    turn_ends: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, template: ChatTemplate | None) -> "Dialect":
         """The dialect of a tokenizer and its chat template."""
         source = "" if template is None else template.source + (template.tool_source or "")
         knows_tools = template is not None and template.knows_tools
+        channels = "<|channel|>" in source and all(marker in tokenizer.special_texts for marker in CHANNEL_MARKERS)
         form = _call_form(tokenizer, source) if knows_tools else CallForm.HERMES
+        form = CallForm.HARMONY if channels else form
         reasoning = next((pair for pair in _REASONING if _writes(pair, tokenizer, source)), None)
         markers = _MARKERS[form] if reasoning is None else (*_MARKERS[form], reasoning.begin, reasoning.end)
         special = tokenizer.special_texts
@@ -76,7 +87,13 @@ class Dialect:
         takes_system = template is None or template.takes_system
         reasoning_ids = None if reasoning is None else _ids_of(reasoning, tokenizer)
         parallel = template is None or template.takes_parallel_calls
-        return cls(knows_tools, takes_system, parallel, form, reasoning, reasoning_ids, marker_ids)
+        turn_ends = tuple(special[marker] for marker in CHANNEL_TURN_ENDS) if channels else ()
+        return cls(knows_tools, takes_system, parallel, form, reasoning, reasoning_ids, marker_ids, turn_ends)
+
+    @property
+    def writes_channels(self) -> bool:
+        """Whether an answer consists of messages in channels."""
+        return self.call_form is CallForm.HARMONY
 
     def reasoning_tracker(
         self, tokenizer: Tokenizer, prompt: Sequence[int], *, has_grammar: bool = False

@@ -3,10 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 
+from engine.text.dialect import CHANNEL_MARKERS
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.request import Conversation, GenerationRequest
 from gateway.speech.calls import CallReader
+from gateway.speech.harmony import ChannelTracker, HarmonyReader
 from gateway.speech.output_parser import ChoiceParser, OutputParser, PlainReader, Reader
 from gateway.speech.reasoning import ReasoningReader
 from gateway.speech.tool_call_parsers import FORMS
@@ -30,8 +32,20 @@ def output_parser(
         names = {tool.name for tool in use.tools}
         return CallReader(form, names, use.most_calls, lambda index: _call_id(answer_id, choice, index))
 
+    def channel_parser(choice: int) -> ChoiceParser:
+        ids = {marker: text.tokenizer.special_texts[marker] for marker in CHANNEL_MARKERS}
+        tracker = ChannelTracker(ids, text.tokenizer.token_bytes)
+        names, most = (
+            ((), None) if use is None or not use.shown else ({tool.name for tool in use.tools}, use.most_calls)
+        )
+        return ChoiceParser(
+            HarmonyReader(tracker, names, most, lambda index: _call_id(answer_id, choice, index)), tracker
+        )
+
     def choice_parser(choice: int) -> ChoiceParser:
         answer, prompt = answer_reader(choice), prompts[choice // request.params.n]
+        if text.dialect.writes_channels and prompt.params.grammar is None:
+            return channel_parser(choice)
         tracker = text.dialect.reasoning_tracker(
             text.tokenizer, prompt.token_ids, has_grammar=prompt.params.grammar is not None
         )

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.request import FinishReason, TextDelta, joined_delta
-from engine.text.reasoning_span import ReasoningTracker
 from gateway.speech.pieces import CallBegun, Piece, Text
 
 TOOL_CALLS = "tool_calls"
@@ -22,6 +21,14 @@ class Reader(Protocol):
     def read(self, delta: TextDelta) -> list[Piece]: ...
 
 
+class TokenCounter(Protocol):
+    """Counts the tokens of one choice that are reasoning."""
+
+    def add(self, token_ids: Sequence[int]) -> int:
+        """Process the next tokens. Returns how many more are known to be reasoning."""
+        ...
+
+
 class PlainReader:
     """Returns all text unchanged."""
 
@@ -34,7 +41,7 @@ class ChoiceParser:
     """Parser of one choice. `reasoning` counts its reasoning tokens; the reader may share the tracker."""
 
     reader: Reader
-    reasoning: ReasoningTracker | None = None
+    reasoning: TokenCounter | None = None
 
 
 @dataclass(frozen=True, slots=True)

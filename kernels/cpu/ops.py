@@ -78,11 +78,17 @@ class CpuOps(ReferenceOps):
         return attention.CpuAttentionPlan(metadata, self.dtype)
 
     def attend(
-        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None, cap: float | None = None
+        self,
+        query: Tensor,
+        kv_layer: Tensor,
+        plan: AttentionPlan,
+        window: int | None,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         assert isinstance(plan, attention.CpuAttentionPlan)
-        if cap is not None:  # torch's fused attention has no softcap
-            return attend(query, kv_layer, plan.metadata, window, cap)
+        if cap is not None or sinks is not None:  # torch's fused attention has neither
+            return attend(query, kv_layer, plan.metadata, window, cap, sinks)
         return attention.attend(query, kv_layer, plan.under(window))
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:

@@ -63,10 +63,17 @@ class TritonOps(ReferenceOps):
         return plan_from_metadata(metadata, self.device)
 
     def attend(
-        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None, cap: float | None = None
+        self,
+        query: Tensor,
+        kv_layer: Tensor,
+        plan: AttentionPlan,
+        window: int | None,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         assert isinstance(plan, TritonPlan)
         assert cap is None, "the loader refuses softcaps on a GPU"
+        assert sinks is None, "the loader refuses sinks on a GPU"
         return attention.attend(query, kv_layer, plan, window, self.kv_scales or _UNSCALED)
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:

@@ -13,12 +13,18 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     Exaone4Config,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
     Glm4Config,
+    Glm4MoeConfig,
+    GptOssConfig,
     GraniteConfig,
     LlamaConfig,
+    MiniMaxM2Config,
+    Mistral3Config,
     MistralConfig,
     MixtralConfig,
     Olmo2Config,
@@ -27,10 +33,13 @@ from transformers import (
     Phi3Config,
     PreTrainedConfig,
     PreTrainedModel,
+    Qwen2_5_VLConfig,
     Qwen2Config,
     Qwen2MoeConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3VLConfig,
+    Qwen3VLMoeConfig,
     SmolLM3Config,
 )
 from transformers.utils.logging import disable_progress_bar
@@ -56,6 +65,14 @@ TinyFamily = Literal[
     "qwen2_moe",
     "olmoe",
     "mixtral",
+    "qwen2_5_vl",
+    "qwen3_vl",
+    "qwen3_vl_moe",
+    "mistral3",
+    "gemma3_images",
+    "gpt_oss",
+    "glm4_moe",
+    "minimax_m2",
 ]
 FAMILIES: tuple[TinyFamily, ...] = get_args(TinyFamily)
 PLAIN_FAMILIES: tuple[TinyFamily, ...] = ("llama", "llama3", "mistral", "qwen2", "qwen3")
@@ -97,7 +114,25 @@ _SHAPE: dict[str, Any] = {
 
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 
-_WITHOUT_HEAD_DIM = {"qwen2", "phi3", "granite", "olmo2", "olmo3", "qwen2_moe", "olmoe", "smollm3"}
+_GROUPED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40, "n_group": 4} | {
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "num_hidden_layers": 3,
+}
+"""Experts in groups, after a layer without."""
+
+_MULTIMODAL = {"qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3", "gemma3_images"}
+"""Families whose settings are those of their text model, but for `vision_config`, and for keys that both have."""
+
+_THREE_AXES = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
+_VISION = {"hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "depth": 1, "out_hidden_size": 64}
+_QWEN3_VISION = _VISION | {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+_OTHER_VISION = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1} | {
+    "image_size": 28,
+    "patch_size": 14,
+}
+
+_WITHOUT_HEAD_DIM = {"qwen2", "phi3", "granite", "olmo2", "olmo3", "qwen2_moe", "olmoe", "smollm3", "qwen2_5_vl"}
 """Families whose head size is the hidden size over the heads, without a key of its own."""
 
 _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
@@ -177,6 +212,63 @@ _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
     "qwen2_moe": (Qwen2MoeConfig, _EXPERTS | {"shared_expert_intermediate_size": 56}),
     "olmoe": (OlmoeConfig, {"num_experts": 8, "num_experts_per_tok": 2}),
     "mixtral": (MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen2_5_vl": (
+        Qwen2_5_VLConfig,
+        {"rope_parameters": _THREE_AXES, "vision_config": _VISION | {"fullatt_block_indexes": [0]}},
+    ),
+    "qwen3_vl": (
+        Qwen3VLConfig,
+        {"rope_parameters": _THREE_AXES | {"mrope_interleaved": True}, "vision_config": _QWEN3_VISION},
+    ),
+    "qwen3_vl_moe": (
+        Qwen3VLMoeConfig,
+        _EXPERTS | {"rope_parameters": _THREE_AXES | {"mrope_interleaved": True}, "vision_config": _QWEN3_VISION},
+    ),
+    "mistral3": (
+        Mistral3Config,
+        {
+            "model_type": "mistral",
+            "sliding_window": 8,
+            "tie_word_embeddings": False,
+            "vision_config": _OTHER_VISION | {"model_type": "pixtral", "head_dim": 16},
+        },
+    ),
+    "gemma3_images": (
+        Gemma3Config,
+        {
+            "num_hidden_layers": 6,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 24,
+            "vision_config": _OTHER_VISION,
+        },
+    ),
+    "glm4_moe": (
+        Glm4MoeConfig,
+        _GROUPED | {"attention_bias": True, "use_qk_norm": True, "n_shared_experts": 2, "routed_scaling_factor": 1.7},
+    ),
+    "minimax_m2": (
+        MiniMaxM2Config,
+        {
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
+        },
+    ),
+    "gpt_oss": (
+        GptOssConfig,
+        {
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "sliding_window": 8,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 150_000.0,
+                "factor": 8.0,
+                "truncate": False,
+                "original_max_position_embeddings": 64,
+            },
+        },
+    ),
 }
 
 
@@ -200,8 +292,14 @@ def make_checkpoint(
     """
     config_class, settings = _FAMILY[family]
     shape = {key: value for key, value in _SHAPE.items() if key != "head_dim" or family not in _WITHOUT_HEAD_DIM}
-    config = config_class(**{**shape, **settings, **overrides})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    keys = {**shape, **settings, **overrides}
+    if family in _MULTIMODAL:
+        outer = {name: keys[name] for name in ("vision_config", "tie_word_embeddings") if name in keys}
+        outer |= {name: keys[name] for name in ("bos_token_id", "eos_token_id")}
+        keys = {"text_config": {name: value for name, value in keys.items() if name != "vision_config"}, **outer}
+    config = config_class(**keys)
+    auto = AutoModelForImageTextToText if family in _MULTIMODAL else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
     _randomise(model, seed)
     folder.mkdir(parents=True, exist_ok=True)
     model.to(dtype).save_pretrained(folder, max_shard_size=max_shard_size)
@@ -211,7 +309,9 @@ def make_checkpoint(
 
 def reference_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """transformers' own model of a folder, in evaluation mode, with eager attention: the oracle of logits."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+    multimodal = "vision_config" in json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    auto = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
+    model: PreTrainedModel = auto.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", local_files_only=True
     )
     return model.eval()
@@ -262,14 +362,19 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
     """Weights large enough that logits differ clearly between tokens and positions."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        biases = [each for each in model.named_buffers() if each[0].endswith("e_score_correction_bias")]
+        for name, parameter in [*model.named_parameters(), *biases]:
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("norm.weight"):
                 parameter.copy_(_mean_of_norms(model) + 0.2 * noise)
             elif name.endswith((".gate.weight", "router.weight")):
                 parameter.copy_(3 * noise * parameter.shape[-1] ** -0.5)  # few near ties between experts
-            elif name.endswith(".bias"):
+            elif name.endswith(".sinks"):
+                parameter.copy_(1 + noise)
+            elif name.endswith(("bias",)):
                 parameter.copy_(0.2 * noise)
+            elif name.endswith(".experts.gate_up_proj") and model.config.model_type == "gpt_oss":
+                parameter.copy_(4 * noise * parameter.shape[-2] ** -0.5)  # beyond the limits of its activation
             else:
                 parameter.copy_(noise * parameter.shape[-1] ** -0.5)
 

@@ -13,6 +13,9 @@ from engine.checkpoints.json_keys import Keys
 from engine.models.config import MAX_LAYERS, Activation, ModelConfig
 
 _PREFIX = "config.json: "
+_TEXT = "text_config"
+_OUTER_KEYS = ("tie_word_embeddings", "eos_token_id", "bos_token_id")
+"""Keys of a multimodal model that count for its text."""
 _FOREIGN_KEYS = (
     "attention_multiplier",
     "attention_out_bias",
@@ -53,11 +56,12 @@ def config_from_json(config: Mapping[str, Any], generation_config: Mapping[str, 
         UnsupportedCheckpoint: a key is missing, malformed or needs arithmetic that is not supported.
     """
     family = _family(Keys(config, _PREFIX))
-    missing = {name: value for name, value in family.defaults.items() if config.get(name) is None}
-    keys = Keys({**config, **missing}, _PREFIX)
+    given = _of_text(family, Keys(config, _PREFIX))
+    missing = {name: value for name, value in family.defaults.items() if given.values.get(name) is None}
+    keys = Keys({**given.values, **missing}, given.prefix)
     for name in _FOREIGN_KEYS:
-        if name not in family.understood and config.get(name) not in (None, False, 0, [], {}):
-            raise keys.refuse(name, f"{config[name]!r:.80} is not understood")
+        if name not in family.understood and given.values.get(name) not in (None, False, 0, [], {}):
+            raise keys.refuse(name, f"{given.values[name]!r:.80} is not understood")
     if not keys.flag("is_causal", True):
         raise keys.refuse("is_causal", "false: only decoders are served")
     layers = keys.size("num_hidden_layers", maximum=MAX_LAYERS)
@@ -80,6 +84,19 @@ def config_from_json(config: Mapping[str, Any], generation_config: Mapping[str, 
         "bos_token_id": keys.token_id("bos_token_id"),
     }
     return ModelConfig(**(common | family.fields(keys, dims)))
+
+
+def _of_text(family: Family, keys: Keys) -> Keys:
+    """The keys of a multimodal model's text: those of `text_config`, and some next to it. Older files have no such
+    object: all keys lie together."""
+    if not family.text_types or keys.values.get(_TEXT) is None:
+        return keys
+    text = Keys(keys.mapping(_TEXT), f"{keys.prefix}{_TEXT}.")
+    named = text.text("model_type", min(family.text_types))
+    if named not in family.text_types:
+        raise text.refuse("model_type", f"{named!r:.80} is not {' or '.join(sorted(family.text_types))}")
+    outer = {name: keys.values[name] for name in _OUTER_KEYS if keys.values.get(name) is not None}
+    return Keys({**text.values, **outer}, text.prefix)
 
 
 def _head_dim(keys: Keys, hidden: int, heads: int) -> int:

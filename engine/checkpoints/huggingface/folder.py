@@ -15,16 +15,16 @@ from engine.checkpoints.huggingface.config import config_from_json
 from engine.checkpoints.huggingface.families import FAMILIES
 from engine.checkpoints.huggingface.tensor_names import TensorNames
 from engine.checkpoints.json_keys import read_json_object, shown
-from engine.checkpoints.quantization.layers import LayerReader, take_layers
+from engine.checkpoints.quantization.layers import LayerReader, LayerTensors, take_layers
 from engine.checkpoints.quantization.registry import read_format
 from engine.checkpoints.safetensors_file import DTYPES, FLOAT_TYPES, StoredTensor, mapped_tensors
 from engine.checkpoints.text import text_processor_from_folder
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
-from engine.models.layout import HEAD, check_tensors, expected_tensors
+from engine.models.layout import check_tensors, expected_tensors, is_wide
 from engine.models.sources import QuantizedMatrix
 from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
-from kernels.arrays import Array, Dtype
+from kernels.arrays import FLOAT32, Array, Dtype
 from kernels.weights import StoredWeight
 
 _MAX_CONFIG_BYTES = 4 << 20
@@ -49,20 +49,24 @@ class HFCheckpoint:
         self._config = config_from_json(config, generation)
         format = read_format(config)
         self._sampling_defaults = SamplingDefaults.of_checkpoint(generation or {}, _SAMPLING_KEYS, file.name)
-        stored = _read_headers(folder, _weight_files(folder))
-        if self._config.tie_embeddings:
-            # Some writers store the tied head a second time; the embedding is the one that counts.
-            stored.pop(HEAD, None)
         family = FAMILIES[self._config.family]
+        self._names = TensorNames(family, self._config)
+        stored = _read_headers(folder, _weight_files(folder))
+        stored = {name: tensor for name, tensor in stored.items() if not self._names.is_ignored(name)}
         if format is not None and (family.fused or family.interleaved_rope):
             raise UnsupportedCheckpoint(
                 f"config.json: quantization_config is not supported with {self._config.family}, whose projections are "
                 "fused or in another order"
             )
-        self._names = TensorNames(family, self._config)
-        self._layers = {} if format is None else take_layers(format, expected_tensors(self._config), stored)
+        self._layers: Mapping[str, LayerTensors] = {}
         self._reader = LayerReader(folder)
-        self._reader.take_zero_biases(self._layers, dict(expected_tensors(self._config)), stored)
+        if format is not None:
+            expected = dict(expected_tensors(self._config))
+            parts = self._names.parts(stored)
+            self._layers = take_layers(format, expected.items(), parts)
+            self._reader.take_zero_biases(self._layers, expected, parts)
+            plain = {tensor.within[0] for tensor in parts.values() if tensor.within is not None}
+            stored = {name: tensor for name, tensor in stored.items() if name in plain}
         _check_types(stored)
         shapes = self._names.layout_shapes({name: tensor.shape for name, tensor in stored.items()})
         check_tensors(self._config, shapes | {name: layer.shape for name, layer in self._layers.items()})
@@ -119,8 +123,9 @@ class HFCheckpoint:
             by_file.setdefault(tensor.file, []).append(name)
         for file, names in by_file.items():
             with _open(self._folder / file):
-                for name, array in mapped_tensors(self._folder / file, names):
-                    yield from self._names.layout_tensors(name, array.astype(dtype, copy=False))
+                for stored, array in mapped_tensors(self._folder / file, names):
+                    for name, part in self._names.layout_tensors(stored, array):
+                        yield name, part.astype(FLOAT32 if is_wide(name) else dtype, copy=False)
 
 
 def _check_types(stored: Mapping[str, StoredTensor]) -> None:

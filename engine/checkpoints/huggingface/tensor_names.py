@@ -1,76 +1,152 @@
 """Maps the tensors of a family's files to the names, and the order of rows, of `engine.models.layout`."""
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from engine.checkpoints.huggingface.families import Family
+from engine.checkpoints.huggingface.families.family import Stacked
+from engine.checkpoints.safetensors_file import StoredTensor
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
-from engine.models.layout import Shape, layer_tensors
+from engine.models.layout import HEAD, Shape, layer_tensors
 from kernels.arrays import Array, Ints
 
-_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,3})\.(.+)\.(weight|bias)")
+_LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,3})\.(.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A tensor of the layout within a tensor of the file. view: its numbers, from the file's tensor."""
+
+    name: str
+    shape: Shape
+    view: Callable[[Array], Array]
 
 
 class TensorNames:
     """The names of one checkpoint's tensors.
 
-    A tensor of the file is one of the layout, under its own name or another, or several of them, one after the other
-    along the rows.
+    A tensor of the file is one of the layout, under its own name or another, or several of them: one after the other
+    along the rows, or the same one of every expert. Tensors of other parts of a multimodal model, and of layers that
+    only draft, are none.
     """
 
     def __init__(self, family: Family, config: ModelConfig) -> None:
         self._family, self._config = family, config
 
+    def is_ignored(self, name: str) -> bool:
+        """Whether a tensor of the file has no place in the model."""
+        if any(re.match(pattern, name) for pattern in self._family.ignored):
+            return True
+        renamed = self._renamed(name)
+        if renamed == HEAD:
+            # Some writers store the tied head a second time; the embedding is the one that counts.
+            return self._config.tie_embeddings
+        match = _LAYER.fullmatch(renamed)
+        return self._family.draft_layers and match is not None and int(match[1]) >= self._config.num_layers
+
     def layout_shapes(self, stored: Mapping[str, Shape]) -> dict[str, Shape]:
         """Shapes by the layout's names, from shapes by the file's.
 
         Raises:
-            UnsupportedCheckpoint: two tensors of the file have the same place, or a fused one has too few rows.
+            UnsupportedCheckpoint: two tensors of the file have the same place, or one that holds several has too few
+                rows.
         """
         shapes: dict[str, Shape] = {}
         for name, shape in stored.items():
-            for part, first, last in self._parts(name, shape):
-                if part in shapes:
-                    raise UnsupportedCheckpoint(f"tensor {name}: {part} is in the file twice")
-                shapes[part] = (last - first, *shape[1:]) if shape else shape
+            for part in self._parts(name, shape):
+                if part.name in shapes:
+                    raise UnsupportedCheckpoint(f"tensor {name}: {part.name} is in the file twice")
+                shapes[part.name] = part.shape
         return shapes
 
     def layout_tensors(self, name: str, array: Array) -> Iterator[tuple[str, Array]]:
         """The tensors of the layout that a tensor of the file holds. Views of it, unless their rows are reordered."""
-        for part, first, last in self._parts(name, array.shape):
-            rows = array[first:last] if array.shape else array
-            order = self._row_order(part)
-            yield part, rows if order is None else rows[order]
+        for part in self._parts(name, array.shape):
+            rows = part.view(array)
+            order = self._row_order(part.name)
+            yield part.name, rows if order is None else rows[order]
 
-    def _parts(self, name: str, shape: Shape) -> Iterator[tuple[str, int, int]]:
-        """(name, first row, last row) of each tensor of the layout."""
-        rows = shape[0] if shape else 0
-        match = _LAYER.fullmatch(name)
+    def parts(self, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+        """The tensors of quantised layers, and all others, by the layout's names, each as a part of the file's.
+
+        Raises:
+            UnsupportedCheckpoint: as in `layout_shapes`.
+        """
+        return {
+            part.name: replace(
+                tensor,
+                shape=part.shape,
+                bytes=tensor.bytes * math.prod(part.shape) // max(math.prod(tensor.shape), 1),
+                within=(name, part.view),
+            )
+            for name, tensor in stored.items()
+            for part in self._parts(name, tensor.shape)
+        }
+
+    def _renamed(self, name: str) -> str:
+        """The name without the prefix of a multimodal model."""
+        for prefix, ours in self._family.prefixes.items():
+            if name.startswith(prefix):
+                return ours + name.removeprefix(prefix)
+        return name
+
+    def _parts(self, name: str, shape: Shape) -> Iterator[_Part]:
+        """The tensors of the layout that a tensor of the file holds."""
+        renamed = self._renamed(name)
+        match = _LAYER.fullmatch(renamed)
         if match is None or int(match[1]) >= self._config.num_layers:
-            yield name, 0, rows
+            yield _Part(renamed, shape, lambda array: array)
             return
-        layer, module, kind = int(match[1]), match[2], match[3]
+        layer, tensor = int(match[1]), match[2]
+        prefix = f"model.layers.{layer}"
+        stacked = self._family.stacked.get(tensor)
+        if stacked is not None:
+            yield from self._stacked(name, layer, stacked, shape)
+            return
+        module, _, kind = tensor.rpartition(".")
         modules = self._family.fused.get(module)
         if modules is None:
-            yield f"model.layers.{layer}.{self._module(module)}.{kind}", 0, rows
+            yield _Part(f"{prefix}.{self._tensor(tensor)}", shape, lambda array: array)
             return
         sizes = {name: shape[0] for name, shape in layer_tensors(self._config, layer)}
-        first = 0
-        for part in modules[:-1]:
-            last = first + sizes.get(f"{part}.{kind}", 0)
-            if last >= rows:
+        rows, first = shape[0] if shape else 0, 0
+        for part in modules:
+            last = rows if part == modules[-1] else first + sizes.get(f"{part}.{kind}", 0)
+            if last > rows or (last == rows and part != modules[-1]):
                 raise UnsupportedCheckpoint(f"tensor {name} has shape {list(shape)}: too few rows")
-            yield f"model.layers.{layer}.{part}.{kind}", first, last
+            yield _Part(f"{prefix}.{part}.{kind}", (last - first, *shape[1:]), _rows(first, last))
             first = last
-        yield f"model.layers.{layer}.{modules[-1]}.{kind}", first, rows
 
-    def _module(self, module: str) -> str:
+    def _stacked(self, name: str, layer: int, stacked: Stacked, shape: Shape) -> Iterator[_Part]:
+        """The tensors of each expert."""
+        config, count = self._config, len(stacked.tensors)
+        if config.experts is None:
+            raise UnsupportedCheckpoint(f"tensor {name} is not understood")
+        expected = dict(layer_tensors(config, layer)).get(f"mlp.experts.0.{stacked.tensors[0]}")
+        if expected is None:  # of a quantised layer, whose format checks the shape
+            expected = (shape[1] // count, *shape[2:]) if len(shape) > 1 else ()
+        whole = (config.experts.count, *(size * (1 if index else count) for index, size in enumerate(expected)))
+        turned = stacked.transposed or (stacked.transposed is None and shape != whole)
+        if not expected or shape != (whole[:1] + whole[:0:-1] if turned else whole):
+            raise UnsupportedCheckpoint(
+                f"tensor {name} has shape {list(shape)}: not that of {count} x {list(expected)}"
+            )
+        for expert in range(config.experts.count):
+            for place, tensor in enumerate(stacked.tensors):
+                view = _of_expert(expert, turned, stacked.rows(place, expected[0]))
+                yield _Part(f"model.layers.{layer}.mlp.experts.{expert}.{tensor}", expected, view)
+
+    def _tensor(self, tensor: str) -> str:
+        """The layout's name of a layer's tensor: that of its module, and the kind."""
+        module, _, kind = tensor.rpartition(".")
         for pattern, ours in self._family.names.items():
             if (match := re.fullmatch(pattern, module)) is not None:
-                return match.expand(ours)
-        return module
+                return f"{match.expand(ours)}.{kind}"
+        return tensor
 
     def _row_order(self, name: str) -> Ints | None:
         """Rows of a query or key projection in the order of half-split rope; None if they are in it."""
@@ -84,3 +160,11 @@ class TensorNames:
         of_head = np.concatenate((np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, dim)))
         order: Ints = (np.arange(heads)[:, None] * dim + of_head).ravel()
         return order
+
+
+def _rows(first: int, last: int) -> Callable[[Array], Array]:
+    return lambda array: array[first:last]
+
+
+def _of_expert(expert: int, turned: bool, rows: slice) -> Callable[[Array], Array]:
+    return lambda array: (array[expert].T if turned else array[expert])[rows]

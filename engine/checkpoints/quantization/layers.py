@@ -97,7 +97,11 @@ class LayerReader:
     def _array(self, name: str, tensor: StoredTensor) -> Array:
         if tensor.file not in self._files:
             self._files[tensor.file] = MappedFile(self._folder / tensor.file)
-        return self._files[tensor.file].tensor(name)
+        file = self._files[tensor.file]
+        if tensor.within is None:
+            return file.tensor(name)
+        stored, part = tensor.within
+        return part(file.tensor(stored))
 
 
 def _is_plain(weight: StoredTensor | None) -> bool:

@@ -8,6 +8,7 @@ from engine.checkpoints.quantization.awq import AWQFormat
 from engine.checkpoints.quantization.compressed_tensors import CompressedTensorsFormat
 from engine.checkpoints.quantization.float8 import FP8Format
 from engine.checkpoints.quantization.gptq import GPTQFormat
+from engine.checkpoints.quantization.mxfp4 import MXFP4Format
 from engine.checkpoints.quantization.scheme import WeightFormat
 
 FORMATS: Mapping[str, Callable[[Keys], WeightFormat]] = {
@@ -15,6 +16,7 @@ FORMATS: Mapping[str, Callable[[Keys], WeightFormat]] = {
     "awq": AWQFormat,
     "compressed-tensors": CompressedTensorsFormat,
     "fp8": FP8Format,
+    "mxfp4": MXFP4Format,
 }
 
 _KEYS = ("quantization_config", "compression_config")

@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 8
+ABI = 9
 """TP_ABI."""
 
 
@@ -46,6 +46,7 @@ class Store(IntEnum):
     ADD_FLOAT32 = 2
     SILU_MUL = 3
     GELU_MUL = 4
+    CLAMPED_MUL = 5
 
 
 class KV(IntEnum):
@@ -106,6 +107,7 @@ class Heads(Structure):
         ("sin", c_void_p),
         ("score_scale", c_float),
         ("softcap", c_float),
+        ("sinks", c_void_p),
     )
 
 

@@ -15,6 +15,9 @@ from kernels.weights import DENSE, StoredWeight
 PAIR = 16
 """Outputs of a gate block, followed by those of an up block: see TP_STORE_SILU_MUL."""
 
+GATED = frozenset({abi.Store.SILU_MUL, abi.Store.GELU_MUL, abi.Store.CLAMPED_MUL})
+"""Stores that multiply ups by a function of their gates."""
+
 
 def takes(format: str, in_features: int) -> bool:
     """Whether there is a native product for weights of that format and width."""
@@ -60,8 +63,8 @@ class NativeLinear:
         return self._product(x, FLOAT32, abi.Store.FLOAT32)
 
     def gated(self, x: Array, store: abi.Store) -> Array:
-        """bf16 [T, out / 2] of a weight from `pack_gate_up`: SILU_MUL or GELU_MUL of its gates and ups."""
-        assert store in (abi.Store.SILU_MUL, abi.Store.GELU_MUL), f"{store.name} does not multiply"
+        """bf16 [T, out / 2] of a weight from `pack_gate_up`: one of `GATED` of its gates and ups."""
+        assert store in GATED, f"{store.name} does not multiply"
         return self._product(x, BFLOAT16, store)
 
     def rows(self, indices: Sequence[int] | Ints) -> Floats:
@@ -96,7 +99,7 @@ class NativeLinear:
         elif x.strides[1] != x.itemsize:
             x = np.ascontiguousarray(x)
         count = x.shape[0]
-        halves = 2 if store in (abi.Store.SILU_MUL, abi.Store.GELU_MUL) else 1
+        halves = 2 if store in GATED else 1
         y = np.empty((count, self.out_features // halves), dtype)
         size = self._library.tp_product_scratch_bytes(self._struct_at, count)
         scratch = aligned_bytes(size)

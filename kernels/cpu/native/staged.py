@@ -16,7 +16,11 @@ from kernels.cpu.native.library import load
 from kernels.host import StepRows
 from kernels.weights import HeadNorms, MlpWeights, ModelShape
 
-_STORES = {"silu": abi.Store.SILU_MUL, "gelu_tanh": abi.Store.GELU_MUL}
+_STORES = {
+    "silu": abi.Store.SILU_MUL,
+    "gelu_tanh": abi.Store.GELU_MUL,
+    "clamped_swiglu": abi.Store.CLAMPED_MUL,
+}
 _INT8 = np.dtype(np.int8)
 
 
@@ -32,6 +36,7 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         not isinstance(layer.mlp, MlpWeights)
         or layer.attention_norm is None
         or layer.attention_output_norm is not None
+        or layer.sinks is not None
         or (layer.head_norms is not None and layer.head_norms.whole)
         for layer in weights.layers
     )
@@ -181,6 +186,7 @@ class StagedForward:
             sin=address(self._vector(sin)),
             score_scale=shape.attention_scale or 0.0,
             softcap=shape.attention_softcap or 0.0,
+            sinks=None if layer.sinks is None else address(self._vector(layer.sinks)),
         )
 
     def _vector(self, numbers: Floats) -> Floats:

@@ -115,6 +115,7 @@ def attend(
     *,
     scale: float = 0.0,
     cap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """tp_attend of query [T, Hq, D] over KV bf16 [N, 16, 2, Hkv, D] or int8 [N, bytes].
 
@@ -128,6 +129,7 @@ def attend(
     kind = KV.INT8 if int8 else KV.BF16
     heads = Heads(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, kv=kind)
     heads.score_scale, heads.softcap = scale, cap
+    heads.sinks = None if sinks is None else sinks.data_ptr()
     count = library.tp_attend_scratch_bytes(ctypes.byref(heads), ctypes.byref(rows.struct))
     scratch, first = aligned(count)
     assert count >= 0

@@ -13,7 +13,7 @@ from kernels.cpu.native.experts import mixture, route
 from kernels.cpu.native.library import load
 from kernels.cpu.native_ops import NativeOps
 from kernels.exchange import array_of, tensor_of
-from kernels.weights import ExpertWeights, MlpWeights, StoredWeight
+from kernels.weights import ExpertWeights, MlpWeights, RoutingRule, StoredWeight
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
@@ -110,10 +110,23 @@ def test_a_token_that_is_not_a_number_leaves_the_others_alone() -> None:
     assert np.array_equal(spoilt[others], clean[others])
 
 
+RULES = {
+    "softmax": RoutingRule(),
+    "scaled": RoutingRule(scale=2.5),
+    "groups by their best": RoutingRule(groups=4, groups_per_token=2),
+    "sigmoid": RoutingRule("sigmoid", 1.5),
+    "groups by their best two": RoutingRule("sigmoid", 2.5, groups=4, groups_per_token=2, group_best=2),
+}
+
+
 @pytest.mark.parametrize("renormalise", [False, True])
-def test_routing_equals_the_reference(renormalise: bool) -> None:
-    logits = torch.randn((200, 16), generator=torch.Generator().manual_seed(2))
-    experts, shares = reference.route(logits, 4, renormalise)
-    actual = route(array_of(logits), 4, renormalise)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_routing_equals_the_reference(rule: RoutingRule, biased: bool, renormalise: bool) -> None:
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn((200, 16), generator=generator)
+    bias = 0.3 * torch.randn(16, generator=generator) if biased else None
+    experts, shares = reference.route(logits, 4, renormalise, rule, bias)
+    actual = route(array_of(logits), 4, renormalise, rule, None if bias is None else array_of(bias))
     assert np.array_equal(actual[0], array_of(experts))
     torch.testing.assert_close(tensor_of(actual[1]), shares)

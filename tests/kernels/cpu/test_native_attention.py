@@ -111,6 +111,26 @@ def test_scores_with_a_scale_and_a_softcap(int8: bool, window: int | None) -> No
 
 
 @both_kinds
+@pytest.mark.parametrize("window", [None, 40])
+@pytest.mark.parametrize("cap", [0.0, 2.5])
+def test_sinks(int8: bool, window: int | None, cap: float) -> None:
+    """Each head's own: of no weight, of about as much as keys, and of nearly all."""
+    metadata = metadata_of([(1, 300), (5, 257), (70, 90), (1, 1)])
+    kv = kept(poisoned_kv(metadata, 2, 48), int8)
+    query = random(len(metadata.positions), 6, 48, seed=3)
+    sinks = torch.tensor([-200.0, -1.0, 0.5, 3.0, 8.0, 200.0])
+    stored = torch.nan_to_num(from_int8(kv, 2, 48) if int8 else kv).float()
+    wanted = reference.attend(query.float(), stored, metadata, window, cap or None, sinks)
+    assert (wanted[:, 5] == 0).all()
+    torch.testing.assert_close(
+        wanted[:, 0], reference.attend(query.float(), stored, metadata, window, cap or None)[:, 0]
+    )
+    for level in levels():
+        with using(level, 2) as library:
+            assert_close(attend(library, query, kv, metadata, window, cap=cap, sinks=sinks), wanted)
+
+
+@both_kinds
 @pytest.mark.parametrize("level", levels(), ids=lambda level: level.name)
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim", "window"),

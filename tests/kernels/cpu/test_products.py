@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional
 
+from kernels import reference
 from kernels.cpu import native
 from kernels.cpu.native.abi import Format, Level, Linear, Store, Weight
 from kernels.cpu.native.library import load
@@ -27,7 +27,7 @@ LEVELS = levels()
 ALIGNMENT = 64
 
 
-GATED = (Store.SILU_MUL, Store.GELU_MUL)
+GATED = (Store.SILU_MUL, Store.GELU_MUL, Store.CLAMPED_MUL)
 
 
 @pytest.fixture(autouse=True)
@@ -128,12 +128,27 @@ def test_gates(level: Level, blocks: int, store: Store) -> None:
     some, x = case(32 * blocks, 96, biased=True), random(14, 96, seed=3)
     gate, up = (part.flatten(1) for part in some.exact(x).view(14, blocks, 2, 16).unbind(2))
     gate_error, up_error = (part.flatten(1) for part in some.error(x).view(14, blocks, 2, 16).unbind(2))
-    opened = functional.silu(gate) if store is Store.SILU_MUL else functional.gelu(gate, approximate="tanh")
-    expected = opened * up
+    multiply = {
+        Store.SILU_MUL: reference.silu_mul,
+        Store.GELU_MUL: reference.gelu_mul,
+        Store.CLAMPED_MUL: reference.clamped_swiglu_mul,
+    }[store]
+    expected = multiply(torch.cat((gate, up), dim=1))
     # GELU falls to 0 so fast that the rounding of its argument is a larger part of it than of SiLU.
-    error = 1.2 * gate_error * up.abs() + up_error * gate.abs() + expected.abs() * (1 / 256 + 1e-5)
+    error = 1.2 * gate_error * (up.abs() + 1) + up_error * gate.abs() + expected.abs() * (1 / 256 + 1e-5)
     actual = some.product()(x, store)
     assert ((actual.double() - expected).abs() <= error).all()
+
+
+def test_clamped_gates_and_ups(level: Level) -> None:
+    """Gates above 7 count as 7, ups beyond 7 as 7 of their sign; what is no number stays so."""
+    gates = torch.tensor([-300.0, -90.0, 0.0, 2.0, 7.0, 200.0, math.inf, math.nan] * 2)
+    ups = torch.tensor([1.0] * 5 + [300.0, -math.inf, 1.0] + [-300.0] * 8)
+    product = Product((torch.zeros(32, 2, dtype=bf16), torch.cat((gates, ups))))
+    actual = product(torch.zeros(1, 2, dtype=bf16), Store.CLAMPED_MUL)[0].float()
+    wanted = reference.clamped_swiglu_mul(torch.cat((gates, ups))[None])[0]
+    torch.testing.assert_close(actual, wanted, rtol=1 / 256, atol=1e-30, equal_nan=True)
+    assert actual[5].item() == pytest.approx(56, rel=0.01)
 
 
 def test_gates_that_are_shut_or_wide_open(level: Level) -> None:

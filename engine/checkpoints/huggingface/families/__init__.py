@@ -6,17 +6,34 @@ from engine.checkpoints.huggingface.families import (
     exaone4,
     gemma,
     glm4,
+    gpt_oss,
     granite,
     llama,
     mixtral,
+    multimodal,
     olmo,
     phi3,
     qwen,
+    sigmoid_experts,
     smollm3,
 )
 from engine.checkpoints.huggingface.families.family import Family
 
-_MODULES = (llama, qwen, mixtral, phi3, granite, smollm3, olmo, exaone4, glm4, gemma)
+_MODULES = (
+    llama,
+    qwen,
+    mixtral,
+    phi3,
+    granite,
+    smollm3,
+    olmo,
+    exaone4,
+    glm4,
+    gemma,
+    multimodal,
+    gpt_oss,
+    sigmoid_experts,
+)
 
 FAMILIES: Mapping[str, Family] = {family.model_type: family for module in _MODULES for family in module.FAMILIES}
 """Every family by its `model_type`."""

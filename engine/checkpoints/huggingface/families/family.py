@@ -25,6 +25,23 @@ Fields = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Stacked:
+    """A tensor with one tensor, or several, of each expert: [experts, ...].
+
+    tensors: of an expert, their rows one after the other or, if `interleaved`, in turn. transposed: matrices are
+        [in_features, out_features]; None: they are if their shape fits no other way.
+    """
+
+    tensors: tuple[str, ...]
+    transposed: bool | None = False
+    interleaved: bool = False
+
+    def rows(self, place: int, rows: int) -> slice:
+        """Those of the tensor at `place`, which has `rows` of them."""
+        return slice(place, None, len(self.tensors)) if self.interleaved else slice(place * rows, (place + 1) * rows)
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """One `model_type` of config.json.
 
@@ -34,7 +51,12 @@ class Family:
     names: for modules of a layer with other names than Llama's, a pattern (`re.fullmatch`) and Llama's name, as a
         replacement template.
     fused: modules whose rows are those of several of Llama's, one after the other.
+    stacked: tensors of all experts by their names within a layer.
     interleaved_rope: rope rotates dimensions 2i and 2i + 1 of a head together, not i and i + D'/2.
+    text_types: for a multimodal model, values of `text_config.model_type` that are served: its text model.
+    prefixes: beginnings of tensor names, and those of Llama's names.
+    ignored: patterns of tensor names (`re.match`) that do not belong to the text model.
+    draft_layers: layers past the last one draft (multi-token prediction) and are not loaded.
     activations: accepted values of `activation_key`, and what they are in a `ModelConfig`.
     """
 
@@ -45,7 +67,12 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stacked: Mapping[str, Stacked] = field(default_factory=dict)
     interleaved_rope: bool = False
+    text_types: frozenset[str] = frozenset()
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    draft_layers: bool = False
     activation_key: str = "hidden_act"
     activations: Mapping[str, Activation] = field(default_factory=lambda: {"silu": "silu"})
 

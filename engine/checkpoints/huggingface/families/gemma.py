@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from engine.checkpoints.huggingface.families.family import (
     Dims,
@@ -69,6 +70,24 @@ _NAMES = {
 }
 _ACTIVATIONS: Mapping[str, Activation] = {"gelu_pytorch_tanh": "gelu_tanh"}
 
+GEMMA3: dict[str, Any] = {
+    "fields": _gemma3,
+    "understood": _UNDERSTOOD,
+    "defaults": _DEFAULTS
+    | {
+        "vocab_size": 262_208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "max_position_embeddings": 131_072,
+    },
+    "names": _NAMES,
+    "activation_key": "hidden_activation",
+    "activations": _ACTIVATIONS,
+}
+"""The description of Gemma 3's text, alone or in a multimodal model. Its files leave out most keys."""
+
 FAMILIES = (
     Family(
         "gemma2",
@@ -80,14 +99,5 @@ FAMILIES = (
         activation_key="hidden_activation",
         activations=_ACTIVATIONS,
     ),
-    Family(
-        "gemma3_text",
-        "Gemma3ForCausalLM",
-        _gemma3,
-        understood=_UNDERSTOOD,
-        defaults=_DEFAULTS,
-        names=_NAMES,
-        activation_key="hidden_activation",
-        activations=_ACTIVATIONS,
-    ),
+    Family("gemma3_text", "Gemma3ForCausalLM", **GEMMA3),
 )

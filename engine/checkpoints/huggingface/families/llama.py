@@ -12,7 +12,7 @@ def _llama(keys: Keys, dims: Dims) -> Fields:
     return {"qkv_bias": bias, "o_bias": bias, "mlp_bias": keys.flag("mlp_bias"), **rope_fields(keys, dims)}
 
 
-def _mistral(keys: Keys, dims: Dims) -> Fields:
+def mistral(keys: Keys, dims: Dims) -> Fields:
     fields = same_window(keys, dims, absent=4096)
     types = layer_types(keys, dims)
     if types is not None and types != [window is not None for window in fields["windows"]]:
@@ -22,5 +22,5 @@ def _mistral(keys: Keys, dims: Dims) -> Fields:
 
 FAMILIES = (
     Family("llama", "LlamaForCausalLM", _llama),
-    Family("mistral", "MistralForCausalLM", _mistral),
+    Family("mistral", "MistralForCausalLM", mistral),
 )

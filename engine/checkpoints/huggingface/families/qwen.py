@@ -14,11 +14,11 @@ from engine.checkpoints.json_keys import Keys
 from engine.models.experts import ExpertsConfig
 
 
-def _qwen2(keys: Keys, dims: Dims) -> Fields:
+def qwen2(keys: Keys, dims: Dims) -> Fields:
     return {"qkv_bias": True, "windows": _windows(keys, dims), **rope_fields(keys, dims)}
 
 
-def _qwen3(keys: Keys, dims: Dims) -> Fields:
+def qwen3(keys: Keys, dims: Dims) -> Fields:
     bias = keys.flag("attention_bias")
     windows = _windows(keys, dims)
     return {"qkv_bias": bias, "o_bias": bias, "qk_norm": True, "windows": windows, **rope_fields(keys, dims)}
@@ -49,7 +49,7 @@ def _qwen2_moe(keys: Keys, dims: Dims) -> Fields:
     }
 
 
-def _qwen3_moe(keys: Keys, dims: Dims) -> Fields:
+def qwen3_moe(keys: Keys, dims: Dims) -> Fields:
     _refuse_windows(keys, dims)
     bias = keys.flag("attention_bias")
     experts = _experts(keys, dims, 128, 8, 768, shared_size=0)
@@ -80,11 +80,12 @@ def _experts(keys: Keys, dims: Dims, count: int, per_token: int, size: int, shar
     return {"experts": experts, "sparse_layers": sparse}
 
 
-_OF_EXPERTS = EXPERT_COUNT_KEYS | {"moe_intermediate_size"}
+MOE_KEYS = EXPERT_COUNT_KEYS | {"moe_intermediate_size"}
+"""Keys of their mixtures of experts."""
 
 FAMILIES = (
-    Family("qwen2", "Qwen2ForCausalLM", _qwen2),
-    Family("qwen3", "Qwen3ForCausalLM", _qwen3, defaults={"head_dim": 128}),
-    Family("qwen2_moe", "Qwen2MoeForCausalLM", _qwen2_moe, understood=_OF_EXPERTS),
-    Family("qwen3_moe", "Qwen3MoeForCausalLM", _qwen3_moe, understood=_OF_EXPERTS),
+    Family("qwen2", "Qwen2ForCausalLM", qwen2),
+    Family("qwen3", "Qwen3ForCausalLM", qwen3, defaults={"head_dim": 128}),
+    Family("qwen2_moe", "Qwen2MoeForCausalLM", _qwen2_moe, understood=MOE_KEYS),
+    Family("qwen3_moe", "Qwen3MoeForCausalLM", qwen3_moe, understood=MOE_KEYS),
 )

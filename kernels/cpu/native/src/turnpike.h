@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 8;
+constexpr int32_t TP_ABI = 9;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -80,6 +80,7 @@ enum TpStore : int32_t {
     TP_ADD_FLOAT32 = 2,       // y += the product
     TP_STORE_SILU_MUL = 3,    // y bf16 [rows, outputs / 2]: of every 32 outputs, SiLU of the first 16 times the others
     TP_STORE_GELU_MUL = 4,    // the same with GELU in its tanh form
+    TP_STORE_CLAMPED_MUL = 5, // the same with the clamped SwiGLU of gpt-oss: see `clamped_swiglu` in kernels/reference.py
 };
 
 // y [rows, outputs] from x [rows, inputs] bf16; `x_stride` and `y_stride` are row strides. A row's result
@@ -118,6 +119,7 @@ struct TpHeads {
     const float* sin;
     float score_scale;        // of scores; 0: 1/sqrt(D)
     float softcap;            // scores become softcap x tanh(score / softcap); 0: they stay as they are
+    const float* sinks;       // [Hq] or null: a scaled score of each head that only adds to the softmax's denominator
 };
 
 // qkv bf16 [T, (Hq + 2 Hkv) D], rows `qkv_stride` apart: norms and rotates queries and keys in place, and stores keys and

@@ -233,13 +233,21 @@ void merge_part(const Attention& attention, const Tile& tile, int64_t part, cons
     }
 }
 
+// The weight of a head's sink next to those of keys, which are relative to the largest score.
+__attribute__((noinline)) inline float sink_weight(const Attention& attention, int64_t head, float most) {
+    if (attention.heads->sinks == nullptr) {
+        return 0.0f;
+    }
+    return exponential(floats(attention.heads->sinks[head] - most * attention.exponent_scale()))[0];
+}
+
 template <typename Kept>
 void store_queries(const Attention& attention, const Tile& tile, const float* sums) {
     const int64_t dims = attention.heads->head_dim, padded = padded_dim(dims), group = attention.group();
     for (int64_t query = tile.first; query < tile.last; ++query, sums += sums_stride(dims)) {
         const int64_t head = tile.kv_head * group + query % group;
         uint16_t* out = attention.out + (tile.token + query / group) * attention.out_stride + head * dims;
-        const float inverse = 1.0f / sums[padded + 1];
+        const float inverse = 1.0f / (sums[padded + 1] + sink_weight(attention, head, sums[padded]));
         for (int64_t dim = 0; dim < dims; dim += SLICE) {
             const float* from = sums + Kept::place_of(dim);
             const Halves first = narrow(load_floats(from) * inverse);

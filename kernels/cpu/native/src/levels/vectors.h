@@ -115,6 +115,14 @@ inline Floats hyperbolic_tangent(Floats x) { return 1.0f - 2.0f / (exponential(x
 // x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): the tanh form of GELU (Hendrycks and Gimpel, arXiv 1606.08415).
 inline Floats gelu(Floats x) { return x / (exponential((x + x * x * x * 0.044715f) * -1.5957691216f) + 1.0f); }
 
+// (up + 1) gate sigmoid(1.702 gate), of a gate up to 7 and an up within +-7.
+inline Floats clamped_swiglu(Floats gate, Floats up) {
+    const Floats most = floats(7.0f);
+    gate = gate > most ? most : gate;
+    up = up > most ? most : up < -most ? -most : up;
+    return (up + 1.0f) * gate / (exponential(gate * -1.702f) + 1.0f);
+}
+
 // The upper half of sixteen lanes next to the lower, then quarters, and so on: a fold by these ends in lane 0.
 #if REGISTER_BYTES == 64
 inline Floats other_half(Floats values) {

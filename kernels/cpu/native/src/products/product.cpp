@@ -120,6 +120,7 @@ int64_t offset_of(int64_t output, TpStore store) {
             return 2 * output;
         case TP_STORE_SILU_MUL:
         case TP_STORE_GELU_MUL:
+        case TP_STORE_CLAMPED_MUL:
             return output;  // half as many of two bytes
         default:
             return 4 * output;

@@ -55,5 +55,8 @@ inline void store_sums(const Product& product, int64_t block, int64_t row, Float
         case TP_STORE_GELU_MUL:
             store_numbers(row_of<uint16_t>(product, row, output / 2), gelu(first) * second, high);
             return;
+        case TP_STORE_CLAMPED_MUL:
+            store_numbers(row_of<uint16_t>(product, row, output / 2), clamped_swiglu(first, second), high);
+            return;
     }
 }
