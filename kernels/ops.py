@@ -138,6 +138,7 @@ class Embedding(Protocol):
 
 
 HeadNorms = weights.HeadNorms[Tensor]
+LatentWeights = weights.LatentWeights[Tensor, Linear]
 LayerWeights = weights.LayerWeights[Tensor, Linear]
 ExpertWeights = weights.ExpertWeights[Linear]
 MlpWeights = weights.MlpWeights[Linear]

@@ -105,7 +105,7 @@ def route(
     scores = logits.sigmoid() if sigmoid else logits.softmax(dim=-1)
     ranked = scores if choice_bias is None else scores + choice_bias
     if rule.groups > 1:
-        best = ranked.unflatten(-1, (rule.groups, -1)).topk(rule.group_best, dim=-1).values.sum(dim=-1)
+        best = ranked.view(len(ranked), rule.groups, -1).topk(rule.group_best, dim=-1).values.sum(dim=-1)
         is_open = torch.zeros_like(best).scatter(1, best.topk(rule.groups_per_token, dim=-1).indices, 1)
         closed = is_open.repeat_interleave(ranked.shape[-1] // rule.groups, dim=-1) == 0
         ranked = ranked.masked_fill(closed, -math.inf)

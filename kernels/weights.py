@@ -52,6 +52,28 @@ class HeadNorms(Generic[V]):
 
 
 @dataclass(frozen=True)
+class LatentWeights(Generic[V, L]):
+    """Queries, keys and values of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), expanded:
+    every head has keys and values of its own.
+
+    query_down [H to a query's latent], normed by `query_norm`; None: queries are made of the input. query_up: to heads
+    [Hq D], of each the rotated dimensions first. down: to the latent of keys and values, and after it to the rotated
+    dimensions that all heads' keys share. up: from the normed latent to the other dimensions of a head's key, and its
+    value of `value_dim` dimensions, head by head.
+    """
+
+    query_down: L | None
+    query_norm: V | None
+    query_up: L
+    down: L
+    norm: V
+    up: L
+    rotated: int
+    value_dim: int
+    eps: float
+
+
+@dataclass(frozen=True)
 class MlpWeights(Generic[L]):
     """A gated MLP. `gate_up`: as packed by `Packer.pack_gate_up`."""
 
@@ -99,12 +121,12 @@ class ExpertWeights(Generic[L]):
 
 @dataclass(frozen=True)
 class LayerWeights(Generic[V, L]):
-    """One layer. `qkv`: q, k and v concatenated. `attention_norm` and `mlp_norm` are of the inputs of attention and
-    MLP, the output norms of what these add to the residual stream; None: no norm. `sinks`: float32 [Hq], as in
-    `kernels.reference.attend`."""
+    """One layer. `qkv`: q, k and v concatenated, or what makes them. `attention_norm` and `mlp_norm` are of the inputs
+    of attention and MLP, the output norms of what these add to the residual stream; None: no norm. `sinks`: float32
+    [Hq], as in `kernels.reference.attend`."""
 
     attention_norm: V | None
-    qkv: L
+    qkv: L | LatentWeights[V, L]
     head_norms: HeadNorms[V] | None
     output: L
     mlp_norm: V | None

@@ -23,6 +23,10 @@ MAX_HEAD_DIM = 512
 """Maximum head dimension of the attention kernels; real models have 64 to 256."""
 
 
+LATENT_EPS = 1e-6
+"""Of the norms of latents, which no config states."""
+
+
 class UnsupportedCheckpoint(ValueError):
     """A checkpoint that cannot be served. The message names the unsupported key or tensor."""
 
@@ -60,6 +64,20 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentConfig:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
+
+    query_rank: dimensions of a query's latent; None: there is none. rank: of that of keys and values. rotated: leading
+    dimensions of a query or key that are rotated; of keys they are the same in all heads. value_dim: of a head's value.
+    """
+
+    query_rank: int | None
+    rank: int
+    rotated: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A decoder-only transformer: the Llama architecture, and the points at which other families differ from it.
 
@@ -71,6 +89,7 @@ class ModelConfig:
     are added to the residual stream. `norm_offset` is added to every norm's weight. `qk_norm`: queries and keys are
     normed, head by head or, with `qk_norm_whole`, over all heads at once.
 
+    `latent`: queries, keys and values are made of latents; all heads have keys and values of their own.
     `attention_sinks`: heads have a learned score that only adds to the softmax's denominator.
 
     `attention_scale`: factor of attention scores; None: 1/sqrt(head_dim). A softcap c replaces x by c tanh(x / c), of
@@ -118,6 +137,7 @@ class ModelConfig:
     layer_ropes: tuple[RopeConfig | None, ...] = ()
     experts: ExpertsConfig | None = None
     sparse_layers: tuple[bool, ...] = ()
+    latent: LatentConfig | None = None
 
     def __post_init__(self) -> None:
         for field in (
@@ -149,6 +169,8 @@ class ModelConfig:
                 raise UnsupportedCheckpoint(f"eos or bos token id {token_id} is outside {self.vocab_size} tokens")
         self._check_factors()
         self._check_experts()
+        if self.latent is not None:
+            _check_latent(self.latent, self.head_dim)
         if self.layer_ropes and len(self.layer_ropes) != self.num_layers:
             raise UnsupportedCheckpoint(f"layer_ropes: {len(self.layer_ropes)} for {self.num_layers} layers")
         for rope in dict.fromkeys((self.rope, *self.layer_ropes)):
@@ -208,6 +230,15 @@ class ModelConfig:
             raise UnsupportedCheckpoint(f"sparse_layers: {len(self.sparse_layers)} for {self.num_layers} layers")
 
 
+def _check_latent(latent: LatentConfig, head_dim: int) -> None:
+    if not 2 <= latent.rotated < head_dim or not 1 <= latent.value_dim <= head_dim:
+        raise UnsupportedCheckpoint(
+            f"latent attention: {latent.rotated} rotated and {latent.value_dim} value dimensions of {head_dim}"
+        )
+    if not (1 <= latent.rank <= MAX_WIDTH and 1 <= (latent.query_rank or 1) <= MAX_WIDTH):
+        raise UnsupportedCheckpoint(f"latent attention: ranks of {latent.query_rank} and {latent.rank}")
+
+
 def _check_rule(experts: ExpertsConfig) -> None:
     rule = experts.rule
     of_group, rest = divmod(experts.count, rule.groups)
@@ -237,6 +268,7 @@ _DEVIATIONS = frozenset(
         "logit_divisor",
         "layer_ropes",
         "experts",
+        "latent",
     }
 )
 """Fields by which a family differs from the Llama architecture."""

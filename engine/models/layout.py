@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.config import LatentConfig, ModelConfig, UnsupportedCheckpoint
 
 Shape = tuple[int, ...]
 
@@ -43,7 +43,7 @@ def layer_tensors(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]
     if config.branch_norm:
         yield "attention_output_norm.weight", hidden
         yield "mlp_output_norm.weight", hidden
-    yield from _attention_tensors(config)
+    yield from _attention_tensors(config) if config.latent is None else _latent_tensors(config, config.latent)
     if config.is_sparse(index):
         yield from _expert_tensors(config)
     else:
@@ -64,6 +64,28 @@ def _attention_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     if config.qk_norm:
         yield "self_attn.q_norm.weight", (q_rows if config.qk_norm_whole else config.head_dim,)
         yield "self_attn.k_norm.weight", (kv_rows if config.qk_norm_whole else config.head_dim,)
+
+
+def _latent_tensors(config: ModelConfig, latent: LatentConfig) -> Iterator[tuple[str, Shape]]:
+    """Of a query's head the rotated dimensions are the first."""
+    hidden, queries = config.hidden_size, config.num_heads * config.head_dim
+    if latent.query_rank is None:
+        yield "self_attn.q_proj.weight", (queries, hidden)
+    else:
+        yield "self_attn.q_a_proj.weight", (latent.query_rank, hidden)
+        if config.qkv_bias:
+            yield "self_attn.q_a_proj.bias", (latent.query_rank,)
+        yield "self_attn.q_a_layernorm.weight", (latent.query_rank,)
+        yield "self_attn.q_b_proj.weight", (queries, latent.query_rank)
+    yield "self_attn.kv_a_proj_with_mqa.weight", (latent.rank + latent.rotated, hidden)
+    if config.qkv_bias:
+        yield "self_attn.kv_a_proj_with_mqa.bias", (latent.rank + latent.rotated,)
+    yield "self_attn.kv_a_layernorm.weight", (latent.rank,)
+    of_head = config.head_dim - latent.rotated + latent.value_dim
+    yield "self_attn.kv_b_proj.weight", (config.num_heads * of_head, latent.rank)
+    yield "self_attn.o_proj.weight", (hidden, config.num_heads * latent.value_dim)
+    if config.o_bias:
+        yield "self_attn.o_proj.bias", (hidden,)
 
 
 def _mlp_tensors(prefix: str, hidden: int, inner: int, bias: bool) -> Iterator[tuple[str, Shape]]:
@@ -91,10 +113,14 @@ def _expert_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
 
 def fused_modules(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]:
     """The products of a layer by name, and the modules that each computes at once."""
-    groups = {
-        "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        "output": ("self_attn.o_proj",),
-    }
+    groups: dict[str, tuple[str, ...]] = {"output": ("self_attn.o_proj",)}
+    if config.latent is None:
+        groups["qkv"] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    else:
+        has_rank = config.latent.query_rank is not None
+        groups |= {"query_down": ("self_attn.q_a_proj",)} if has_rank else {}
+        groups["query_up"] = ("self_attn.q_b_proj" if has_rank else "self_attn.q_proj",)
+        groups |= {"down": ("self_attn.kv_a_proj_with_mqa",), "up": ("self_attn.kv_b_proj",)}
     experts = config.experts
     if experts is None or not config.is_sparse(index):
         return groups | _mlp_modules("mlp")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 
 from engine.config import Quantize
-from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.config import LATENT_EPS, LatentConfig, ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import kept_matrices
 from engine.models.host_model import HostModel
 from engine.models.layout import (
@@ -31,6 +31,7 @@ from kernels.weights import (
     ExpertWeights,
     HeadNorms,
     L,
+    LatentWeights,
     LayerWeights,
     MlpWeights,
     ModelWeights,
@@ -87,6 +88,8 @@ def _check_gpu(config: ModelConfig) -> None:
     UnsupportedCheckpoint: the model needs an op that the GPU's kernels do not have."""
     if config.attention_softcap is not None:
         raise UnsupportedCheckpoint("attention_softcap: attention on a GPU has no softcap; use device cpu")
+    if config.latent is not None:
+        raise UnsupportedCheckpoint("latent attention is not computed on a GPU; use device cpu")
     if config.attention_sinks:
         raise UnsupportedCheckpoint("attention_sinks: attention on a GPU has no sinks; use device cpu")
     if config.experts is not None:
@@ -230,7 +233,7 @@ class _Assembler(Generic[V, L, E]):
         pre, branch = config.pre_norm, config.branch_norm
         return LayerWeights(
             attention_norm=self._take(f"{prefix}.input_layernorm.weight") if pre else None,
-            qkv=self._fused[f"{prefix}.qkv"],
+            qkv=self._fused[f"{prefix}.qkv"] if config.latent is None else self._latent(prefix, config.latent),
             head_norms=self._head_norms(f"{prefix}.self_attn") if config.qk_norm else None,
             output=self._fused[f"{prefix}.output"],
             mlp_norm=self._take(f"{prefix}.post_attention_layernorm.weight") if pre else None,
@@ -238,6 +241,20 @@ class _Assembler(Generic[V, L, E]):
             attention_output_norm=self._take(f"{prefix}.attention_output_norm.weight") if branch else None,
             mlp_output_norm=self._take(f"{prefix}.mlp_output_norm.weight") if branch else None,
             sinks=self._wide(f"{prefix}.self_attn.sinks") if config.attention_sinks else None,
+        )
+
+    def _latent(self, prefix: str, config: LatentConfig) -> LatentWeights[V, L]:
+        has_rank = config.query_rank is not None
+        return LatentWeights(
+            query_down=self._fused[f"{prefix}.query_down"] if has_rank else None,
+            query_norm=self._take(f"{prefix}.self_attn.q_a_layernorm.weight") if has_rank else None,
+            query_up=self._fused[f"{prefix}.query_up"],
+            down=self._fused[f"{prefix}.down"],
+            norm=self._take(f"{prefix}.self_attn.kv_a_layernorm.weight"),
+            up=self._fused[f"{prefix}.up"],
+            rotated=config.rotated,
+            value_dim=config.value_dim,
+            eps=LATENT_EPS,
         )
 
     def _mlp(self, prefix: str) -> MlpWeights[L]:

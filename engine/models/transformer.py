@@ -10,13 +10,16 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from engine.models.config import ModelConfig
 from engine.models.feed_forward import FeedForward
 from engine.models.rope import RopeTable
+from kernels import ops as ops_types
 from kernels.exchange import tensor_of
 from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, ModelWeights, Ops, RopeRows
 from kernels.reference import softcap
+from kernels.weights import LatentWeights
 
 
 class RopeFactors:
@@ -125,7 +128,8 @@ class Transformer:
         window: int | None,
     ) -> Tensor:
         config, ops = self.config, self.ops
-        qkv = layer.qkv(normed)
+        latent = layer.qkv if isinstance(layer.qkv, LatentWeights) else None
+        qkv = self._of_latents(layer.qkv, normed) if isinstance(layer.qkv, LatentWeights) else layer.qkv(normed)
         norms = layer.head_norms
         if norms is not None and norms.whole:
             qkv, norms = self._norm_projections(qkv, norms), None
@@ -138,7 +142,26 @@ class Transformer:
             attended = ops.attend(query, kv_layer, plan, window)
         else:
             attended = ops.attend(query, kv_layer, plan, window, cap, sinks)
+        if latent is not None:
+            attended = attended[:, :, : latent.value_dim]
         return layer.output(attended.flatten(1))
+
+    def _of_latents(self, weights: ops_types.LatentWeights, x: Tensor) -> Tensor:
+        """qkv [T, 3 Hq D]; values are filled up with zeros to D dimensions."""
+        config, ops, rotated = self.config, self.ops, weights.rotated
+        heads, dim = config.num_heads, config.head_dim
+        if weights.query_down is not None and weights.query_norm is not None:
+            query = weights.query_up(ops.rms_norm(weights.query_down(x), weights.query_norm, weights.eps))
+        else:
+            query = weights.query_up(x)
+        down = weights.down(x)
+        latent, shared = down[:, :-rotated].contiguous(), down[:, None, -rotated:].expand(-1, heads, -1)
+        up = weights.up(ops.rms_norm(latent, weights.norm, weights.eps)).view(
+            -1, heads, dim - rotated + weights.value_dim
+        )
+        own, value = up.split([dim - rotated, weights.value_dim], dim=2)
+        parts = (query.view(-1, heads, dim), torch.cat((shared, own), dim=2), pad(value, (0, dim - weights.value_dim)))
+        return torch.cat(parts, dim=1).flatten(1)
 
     def _norm_projections(self, qkv: Tensor, norms: HeadNorms) -> Tensor:
         """qkv [T, (Hq + 2 Hkv) D] with all queries, and all keys, normed at once."""

@@ -14,12 +14,15 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    DeepseekV2Config,
+    DeepseekV3Config,
     Exaone4Config,
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
     Glm4Config,
     Glm4MoeConfig,
+    Glm4MoeLiteConfig,
     GptOssConfig,
     GraniteConfig,
     LlamaConfig,
@@ -73,6 +76,10 @@ TinyFamily = Literal[
     "gpt_oss",
     "glm4_moe",
     "minimax_m2",
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "glm4_moe_lite",
 ]
 FAMILIES: tuple[TinyFamily, ...] = get_args(TinyFamily)
 PLAIN_FAMILIES: tuple[TinyFamily, ...] = ("llama", "llama3", "mistral", "qwen2", "qwen3")
@@ -121,6 +128,21 @@ _GROUPED = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_s
 }
 """Experts in groups, after a layer without."""
 
+_LATENT = {"num_key_value_heads": 4, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8} | {
+    "v_head_dim": 12,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 10_000.0,
+        "factor": 8.0,
+        "original_max_position_embeddings": 64,
+        "mscale": 0.9,
+        "mscale_all_dim": 0.7,
+    },
+}
+"""Latent attention."""
+
 _MULTIMODAL = {"qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3", "gemma3_images"}
 """Families whose settings are those of their text model, but for `vision_config`, and for keys that both have."""
 
@@ -132,7 +154,21 @@ _OTHER_VISION = {"hidden_size": 32, "intermediate_size": 32, "num_attention_head
     "patch_size": 14,
 }
 
-_WITHOUT_HEAD_DIM = {"qwen2", "phi3", "granite", "olmo2", "olmo3", "qwen2_moe", "olmoe", "smollm3", "qwen2_5_vl"}
+_WITHOUT_HEAD_DIM = {
+    "qwen2",
+    "phi3",
+    "granite",
+    "olmo2",
+    "olmo3",
+    "qwen2_moe",
+    "olmoe",
+    "smollm3",
+    "qwen2_5_vl",
+    "deepseek_v2",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "glm4_moe_lite",
+}
 """Families whose head size is the hidden size over the heads, without a key of its own."""
 
 _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
@@ -253,6 +289,16 @@ _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
             "num_experts_per_tok": 3,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5},
         },
+    ),
+    "deepseek_v2": (
+        DeepseekV2Config,
+        _GROUPED | _LATENT | {"topk_method": "group_limited_greedy", "routed_scaling_factor": 1.7},
+    ),
+    "deepseek_v2_lite": (DeepseekV2Config, _GROUPED | _LATENT | {"q_lora_rank": None}),
+    "deepseek_v3": (DeepseekV3Config, _GROUPED | _LATENT | {"attention_bias": True}),
+    "glm4_moe_lite": (
+        Glm4MoeLiteConfig,
+        _GROUPED | _LATENT | {"v_head_dim": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}},
     ),
     "gpt_oss": (
         GptOssConfig,

@@ -10,7 +10,7 @@ import numpy as np
 from engine.checkpoints.huggingface.families import Family
 from engine.checkpoints.huggingface.families.family import Stacked
 from engine.checkpoints.safetensors_file import StoredTensor
-from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.config import LatentConfig, ModelConfig, UnsupportedCheckpoint
 from engine.models.layout import HEAD, Shape, layer_tensors
 from kernels.arrays import Array, Ints
 
@@ -152,14 +152,34 @@ class TensorNames:
         """Rows of a query or key projection in the order of half-split rope; None if they are in it."""
         if not self._family.interleaved_rope or ".self_attn." not in name:
             return None
+        if self._config.latent is not None:
+            return _latent_row_order(name, self._config, self._config.latent)
         heads = self._config.num_heads if ".q_proj." in name else self._config.num_kv_heads
         if ".q_proj." not in name and ".k_proj." not in name:
             return None
         dim = self._config.head_dim
         rotated = self._config.rope.rotary_dim or dim
-        of_head = np.concatenate((np.arange(0, rotated, 2), np.arange(1, rotated, 2), np.arange(rotated, dim)))
-        order: Ints = (np.arange(heads)[:, None] * dim + of_head).ravel()
-        return order
+        return _by_head(heads, np.concatenate((_halves(rotated), np.arange(rotated, dim))))
+
+
+def _latent_row_order(name: str, config: ModelConfig, latent: LatentConfig) -> Ints | None:
+    """Files have the rotated dimensions last: of a head of queries, and after the latent of keys and values."""
+    if ".q_proj." in name or ".q_b_proj." in name:
+        plain = config.head_dim - latent.rotated
+        return _by_head(config.num_heads, np.concatenate((plain + _halves(latent.rotated), np.arange(plain))))
+    if ".kv_a_proj_with_mqa." in name:
+        return np.concatenate((np.arange(latent.rank), latent.rank + _halves(latent.rotated)))
+    return None
+
+
+def _halves(rotated: int) -> Ints:
+    """The even dimensions, then the odd ones."""
+    return np.concatenate((np.arange(0, rotated, 2), np.arange(1, rotated, 2)))
+
+
+def _by_head(heads: int, of_head: Ints) -> Ints:
+    order: Ints = (np.arange(heads)[:, None] * len(of_head) + of_head).ravel()
+    return order
 
 
 def _rows(first: int, last: int) -> Callable[[Array], Array]:

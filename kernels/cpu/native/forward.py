@@ -10,7 +10,7 @@ from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeEmbedding, NativeLinear
 from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS, int8_block_bytes
-from kernels.weights import LayerWeights, MlpWeights, ModelShape, ModelWeights
+from kernels.weights import LatentWeights, LayerWeights, MlpWeights, ModelShape, ModelWeights
 
 NativeLayer = LayerWeights[Floats, NativeLinear]
 NativeWeights = ModelWeights[Floats, NativeLinear, NativeEmbedding]
@@ -99,6 +99,7 @@ class NativeForward:
 
     def _fill(self, struct: abi.Layer, layer: NativeLayer, window: int | None) -> None:
         assert isinstance(layer.mlp, MlpWeights), "a mixture of experts is computed in stages"
+        assert not isinstance(layer.qkv, LatentWeights), "latent attention is computed in stages"
         assert layer.attention_norm is not None, "a layer without this norm is computed in stages"
         assert layer.mlp_norm is not None, "a layer without this norm is computed in stages"
         struct.qkv, struct.output = layer.qkv.struct, layer.output.struct

@@ -13,8 +13,9 @@ from kernels.cpu.native import abi
 from kernels.cpu.native.experts import mixture, mlp
 from kernels.cpu.native.forward import NativeLayer, NativeWeights, wanted_of_rows
 from kernels.cpu.native.library import load
+from kernels.cpu.native.linear import NativeLinear
 from kernels.host import StepRows
-from kernels.weights import HeadNorms, MlpWeights, ModelShape
+from kernels.weights import HeadNorms, LatentWeights, MlpWeights, ModelShape
 
 _STORES = {
     "silu": abi.Store.SILU_MUL,
@@ -37,6 +38,7 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         or layer.attention_norm is None
         or layer.attention_output_norm is not None
         or layer.sinks is not None
+        or isinstance(layer.qkv, LatentWeights)
         or (layer.head_norms is not None and layer.head_norms.whole)
         for layer in weights.layers
     )
@@ -84,6 +86,9 @@ class StagedForward:
                 self._rows.query_lens, self._rows.tokens = address(counts), len(wanted)
                 qkv, residual = qkv[wanted], residual[wanted]
             attended = self._attend(index, qkv, kv_at)
+            if isinstance(layer.qkv, LatentWeights):
+                of_heads = attended.reshape(len(attended), self._shape.num_heads, -1)
+                attended = of_heads[:, :, : layer.qkv.value_dim].reshape(len(attended), -1)
             self._add(residual, layer.output.wide(attended), layer.attention_output_norm)
             self._add(residual, self._feed_forward(layer, self._input(residual, layer.mlp_norm)), layer.mlp_output_norm)
         return self._norm(residual, self._weights.final_norm)
@@ -108,7 +113,7 @@ class StagedForward:
         self._norm_into(x, weight, normed)
         return normed
 
-    def _norm_into(self, x: Floats, weight: Floats, out: Array) -> None:
+    def _norm_into(self, x: Floats, weight: Floats, out: Array, eps: float | None = None) -> None:
         assert x.strides[1] == 4, "rows that are not contiguous"
         weight = self._vector(weight)
         self._library.tp_rms_norm(
@@ -116,13 +121,15 @@ class StagedForward:
             x.strides[0] // 4,
             *x.shape,
             address(weight),
-            self._shape.norm_eps,
+            self._shape.norm_eps if eps is None else eps,
             address(out),
             out.strides[0] // 2,
         )
 
     def _project(self, layer: NativeLayer, x: Array) -> Array:
         """qkv bf16 [T, (Hq + 2 Hkv) D]."""
+        if isinstance(layer.qkv, LatentWeights):
+            return self._of_latents(layer.qkv, x)
         norms = layer.head_norms
         if norms is None or not norms.whole:
             return layer.qkv(x)
@@ -134,6 +141,27 @@ class StagedForward:
             self._norm_into(wide[:, first:last], weight, qkv[:, first:last])
             first = last
         return qkv
+
+    def _of_latents(self, weights: LatentWeights[Floats, NativeLinear], x: Array) -> Array:
+        """qkv bf16 [T, 3 Hq D]; values are filled up with zeros to D dimensions."""
+        shape, rotated = self._shape, weights.rotated
+        heads, dim = shape.num_heads, shape.head_dim
+        query = x
+        if weights.query_down is not None and weights.query_norm is not None:
+            query = self._latent(weights.query_down.wide(x), weights.query_norm, weights.eps)
+        down = weights.down.wide(x)
+        up = weights.up(self._latent(down[:, :-rotated], weights.norm, weights.eps)).reshape(len(x), heads, -1)
+        qkv = np.zeros((len(x), 3, heads, dim), BFLOAT16)
+        qkv[:, 0] = weights.query_up(query).reshape(len(x), heads, dim)
+        qkv[:, 1, :, :rotated] = down[:, None, -rotated:]
+        qkv[:, 1, :, rotated:] = up[:, :, : dim - rotated]
+        qkv[:, 2, :, : weights.value_dim] = up[:, :, dim - rotated :]
+        return qkv.reshape(len(x), -1)
+
+    def _latent(self, x: Floats, weight: Floats, eps: float) -> Array:
+        normed = np.empty(x.shape, BFLOAT16)
+        self._norm_into(x, weight, normed, eps)
+        return normed
 
     def _attend(self, index: int, qkv: Array, kv_at: int) -> Array:
         """bf16 [T, Hq D]."""

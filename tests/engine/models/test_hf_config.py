@@ -1,5 +1,6 @@
 """config.json: what each family's keys mean, and which keys refuse a checkpoint."""
 
+import math
 from typing import Any
 
 import pytest
@@ -29,7 +30,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": LLAMA | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"},
     "qwen3": LLAMA | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"},
 } | {
-    name: LLAMA | {"architectures": [family.architecture], "model_type": name}
+    name: LLAMA
+    | {"architectures": [family.architecture], "model_type": name}
+    | ({"num_key_value_heads": 4} if family.defaults.get("num_key_value_heads") == 8 else {})
     for name, family in DESCRIBED.items()
     if name not in ("llama", "mistral", "qwen2", "qwen3")
 }
@@ -274,6 +277,39 @@ FULL_AND_SLIDING = {"full_attention": {"rope_type": "default"}, "sliding_attenti
         ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [1.0] * 8}}, "short_factor"),
         ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0] * 8, "long_factor": [0.0] * 8}}, "long_factor"),
         ("phi3", {"rope_scaling": {"type": "su", "short_factor": [1.0] * 8}}, "long_factor"),
+        ("qwen2_5_vl", {"text_config": {"model_type": "qwen3_vl_text"}}, "text_config.model_type"),
+        ("qwen3_vl", {"text_config": LLAMA | {"model_type": None, "hidden_size": 0}}, "text_config.hidden_size"),
+        ("qwen3_vl", {"text_config": ["llama"]}, "text_config"),
+        ("mistral3", {"text_config": LLAMA | {"model_type": "ministral3"}}, "text_config.model_type"),
+        ("gemma3", {"text_config": {"model_type": "gemma3_text", "sliding_window": -1}}, "text_config.sliding_window"),
+        ("qwen3_vl", {"rope_scaling": {"type": "mrope", "factor": 2.0}}, "rope_scaling: factor"),
+        ("gpt_oss", {"swiglu_limit": 8.0}, "swiglu_limit"),
+        ("gpt_oss", {"swiglu_alpha": "1.702"}, "swiglu_alpha"),
+        ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 4}, "num_experts_per_tok"),
+        ("gpt_oss", {"layer_types": ["sliding_attention"]}, "layer_types"),
+        ("gpt_oss", {"sliding_window": None}, "sliding_window"),
+        ("glm4_moe", {"n_routed_experts": 6, "n_group": 4}, "expert groups"),
+        ("glm4_moe", {"n_group": 4, "topk_group": 5}, "expert groups"),
+        ("glm4_moe", {"n_routed_experts": 8, "n_group": 8}, "expert groups"),
+        ("glm4_moe", {"n_routed_experts": 32, "n_group": 8, "num_experts_per_tok": 5}, "experts per token"),
+        ("glm4_moe", {"routed_scaling_factor": 0.0}, "a scale of 0.0"),
+        ("glm4_moe", {"first_k_dense_replace": -1}, "first_k_dense_replace"),
+        ("glm4_moe", {"moe_layer_freq": 2}, "moe_layer_freq"),
+        ("glm4_moe", {"scoring_func": "softmax"}, "scoring_func"),
+        ("minimax_m2", {"attn_type_list": [1, 0, 1, 1]}, "attn_type_list"),
+        ("minimax_m2", {"shared_intermediate_size": 8}, "shared_intermediate_size"),
+        ("minimax_m2", {"use_routing_bias": False}, "use_routing_bias"),
+        ("minimax_m2", {"rotary_dim": 256}, "partial_rotary_factor"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method"),
+        ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "n_group"),
+        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob"),
+        ("deepseek_v3", {"v_head_dim": 256}, "v_head_dim"),
+        ("deepseek_v3", {"num_key_value_heads": 2}, "num_key_value_heads"),
+        ("deepseek_v3", {"rope_interleave": False}, "rope_interleave"),
+        ("deepseek_v3", {"qk_rope_head_dim": 63}, "head_dim"),
+        ("deepseek_v3", {"kv_lora_rank": 0}, "kv_lora_rank"),
+        ("deepseek_v3", {"qk_nope_head_dim": 512}, "head_dim"),
+        ("glm4_moe_lite", {"mlp_layer_types": ["dense", "linear", "dense", "sparse"]}, "mlp_layer_types"),
     ],
 )
 def test_a_familys_key_is_refused_by_name(family: str, keys: dict[str, Any], named: str) -> None:
@@ -314,6 +350,48 @@ class TestFamilies:
         assert read("qwen3_moe", mlp_only_layers=[2]).sparse_layers == (True, True, False, True)
         assert read("qwen2_moe", decoder_sparse_step=2).sparse_layers == (False, True, False, True)
 
+    def test_the_text_of_a_multimodal_file_nested_or_flat(self) -> None:
+        axes = {"rope_type": "default", "rope_theta": 5e5, "mrope_section": [2, 3, 3], "mrope_interleaved": True}
+        text = {key: value for key, value in LLAMA.items() if key not in ("architectures", "eos_token_id")}
+        text |= {"model_type": "qwen3_vl_text", "rope_parameters": axes, "tie_word_embeddings": False, "head_dim": 16}
+        nested = config_from_json(
+            {"architectures": ["Qwen3VLForConditionalGeneration"], "model_type": "qwen3_vl", "text_config": text}
+            | {"tie_word_embeddings": True, "eos_token_id": 7, "hidden_size": 1}
+        )
+        assert nested == read("qwen3_vl", rope_scaling=axes, tie_word_embeddings=True, eos_token_id=7, head_dim=16)
+        assert (nested.rope, nested.tie_embeddings, nested.eos_token_ids) == (RopeConfig(theta=5e5), True, (7,))
+
+    def test_gemma3s_sparse_text_config(self) -> None:
+        """The published files state no more of a text than this."""
+        text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
+        text |= {"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}
+        config = config_from_json(
+            {"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3", "text_config": text}
+        )
+        assert (config.vocab_size, config.num_heads, config.num_kv_heads, config.head_dim) == (262_208, 8, 4, 256)
+        assert config.windows[:6] == (1024,) * 5 + (None,)
+        assert config.tie_embeddings
+
+    def test_gpt_oss_as_published(self) -> None:
+        scaling = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+        scaling["original_max_position_embeddings"] = 4096
+        config = read("gpt_oss", num_local_experts=32, rope_scaling=scaling, max_position_embeddings=131_072)
+        assert config == read("gpt_oss", num_local_experts=32, max_position_embeddings=131_072)
+        assert (config.windows, config.max_position) == ((128, None) * 2, 131_072)
+        assert (config.rope.theta, config.rope.truncate, config.rope.original_max_position) == (150_000.0, False, 4096)
+
+    def test_minimax_m2_in_the_older_spelling(self) -> None:
+        config = read("minimax_m2", head_dim=32, rotary_dim=16, scoring_func="sigmoid", attn_type_list=[1] * 4)
+        assert config.rope.rotary_dim == 16
+
+    def test_the_scale_of_latent_attention(self) -> None:
+        """YaRN's temperature is in the scores."""
+        assert read("deepseek_v3").attention_scale is None
+        scaling = {"type": "yarn", "factor": 40.0, "original_max_position_embeddings": 64, "mscale": 1.0}
+        stretched = read("deepseek_v3", rope_scaling=scaling | {"mscale_all_dim": 1.0})
+        assert stretched.attention_scale == pytest.approx(192**-0.5 * (0.1 * math.log(40) + 1) ** 2)
+        assert read("deepseek_v3", rope_scaling=scaling).attention_scale is None
+
     def test_a_part_of_the_layers(self) -> None:
         config = read("qwen3_moe", mlp_only_layers=[2]).of_layers([2, 0])
         assert config.sparse_layers == (False, True)
@@ -338,6 +416,8 @@ OTHER_KEYS = ["rope_theta", "sliding_window", "use_sliding_window", "max_window_
 OTHER_KEYS += ["num_key_value_heads", "tie_word_embeddings", "partial_rotary_factor", "num_experts", "hidden_act"]
 OTHER_KEYS += ["num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "mlp_only_layers", "no_rope_layers"]
 OTHER_KEYS += ["decoder_sparse_step", "query_pre_attn_scalar", "attn_logit_softcapping", "logits_scaling"]
+OTHER_KEYS += ["n_routed_experts", "n_group", "topk_group", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank"]
+OTHER_KEYS += ["text_config", "mlp_layer_types", "attn_type_list", "rotary_dim", "swiglu_limit", "moe_layer_freq"]
 OTHER_KEYS += ["shared_expert_intermediate_size", "sliding_window_pattern", "rope_parameters", "hidden_activation"]
 
 

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from engine.text.chat_template import ChatTemplate
-from engine.text.dialect import CallForm, Dialect, Markers
+from engine.text.dialect import CHANNEL_MARKERS, CallForm, Dialect, Markers
 from engine.text.processor import TextProcessor
 from engine.text.tokenizer import Tokenizer as TextTokenizer
 
@@ -48,6 +48,20 @@ def dialect(template: str | None, vocabulary: TextTokenizer | None = None, **sou
 def test_the_form_of_calls(template, added, knows, form):
     found = dialect(template, tokenizer(*added))
     assert (found.knows_tools, found.call_form) == (knows, form)
+
+
+def test_channels():
+    channels = (
+        TOOLS + "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}{% endfor %}"
+    )
+    vocabulary = tokenizer(special=CHANNEL_MARKERS)
+    found = dialect(channels, vocabulary)
+    assert found.writes_channels
+    assert found.marker_ids == {vocabulary.token_of(marker) for marker in CHANNEL_MARKERS}
+    assert found.turn_ends == (vocabulary.token_of("<|return|>"), vocabulary.token_of("<|call|>"))
+    assert not dialect(channels, tokenizer(special=CHANNEL_MARKERS[1:])).writes_channels
+    assert not dialect(TURNS, vocabulary).writes_channels
+    assert dialect(TURNS, vocabulary).turn_ends == ()
 
 
 def test_a_template_for_tools_of_its_own_counts():

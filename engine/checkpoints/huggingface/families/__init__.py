@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from engine.checkpoints.huggingface.families import (
+    deepseek,
     exaone4,
     gemma,
     glm4,
@@ -33,6 +34,7 @@ _MODULES = (
     multimodal,
     gpt_oss,
     sigmoid_experts,
+    deepseek,
 )
 
 FAMILIES: Mapping[str, Family] = {family.model_type: family for module in _MODULES for family in module.FAMILIES}

@@ -12,7 +12,8 @@ GROUPED_NAMES = {r"mlp\.shared_experts\.(\w+)": r"mlp.shared_expert.\1"}
 
 
 def grouped_experts(keys: Keys, dims: Dims, rule: RoutingRule) -> Fields:
-    """The experts and the layers that have them: all after the first `first_k_dense_replace`."""
+    """The experts and the layers that have them: all after the first `first_k_dense_replace`, or as `mlp_layer_types`
+    says."""
     count = keys.size("n_routed_experts", maximum=MAX_EXPERTS)
     first = keys.size("first_k_dense_replace", 0, minimum=0)
     if keys.size("moe_layer_freq", 1) != 1:
@@ -28,7 +29,16 @@ def grouped_experts(keys: Keys, dims: Dims, rule: RoutingRule) -> Fields:
         choice_bias=rule.scoring == "sigmoid",
         shared_gate=False,
     )
-    return {"experts": experts, "sparse_layers": tuple(index >= first for index in range(dims.num_layers))}
+    return {"experts": experts, "sparse_layers": _sparse_layers(keys, dims, first)}
+
+
+def _sparse_layers(keys: Keys, dims: Dims, first: int) -> tuple[bool, ...]:
+    kinds = keys.values.get("mlp_layer_types")
+    if kinds is None:
+        return tuple(index >= first for index in range(dims.num_layers))
+    if not isinstance(kinds, list) or len(kinds) != dims.num_layers or not set(map(str, kinds)) <= {"dense", "sparse"}:
+        raise keys.refuse("mlp_layer_types", f"not a list of {dims.num_layers} times dense or sparse")
+    return tuple(kind == "sparse" for kind in kinds)
 
 
 def sigmoid_rule(keys: Keys, scale: float) -> RoutingRule:

@@ -18,7 +18,6 @@ from engine.checkpoints.json_keys import Keys
 from engine.models.experts import ExpertsConfig
 from kernels.weights import RoutingRule
 
-
 _FIXED = {
     "scoring_func": "sigmoid",
     "use_routing_bias": True,
