@@ -159,7 +159,7 @@ class Transformer:
         up = weights.up(ops.rms_norm(latent, weights.norm, weights.eps)).view(
             -1, heads, dim - rotated + weights.value_dim
         )
-        own, value = up.split([dim - rotated, weights.value_dim], dim=2)
+        own, value = torch.split(up, [dim - rotated, weights.value_dim], dim=2)
         parts = (query.view(-1, heads, dim), torch.cat((shared, own), dim=2), pad(value, (0, dim - weights.value_dim)))
         return torch.cat(parts, dim=1).flatten(1)
 

@@ -4,15 +4,12 @@ Keys under the architecture's name are its hyper-parameters: an unknown one reje
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from engine.checkpoints.gguf.architectures import ARCHITECTURES, Architecture, Dims, Fields
 from engine.checkpoints.gguf.header import Header
 from engine.checkpoints.json_keys import Keys
 from engine.models.config import MAX_LAYERS, MAX_ROPE_FACTOR, ModelConfig, RopeConfig, UnsupportedCheckpoint
-
-_FAMILIES: Mapping[str, str] = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""`llama` files are Llama, Mistral and other models of that architecture."""
 
 _UNDERSTOOD = frozenset(
     {
@@ -43,49 +40,62 @@ _UNDERSTOOD = frozenset(
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
-def config_from_gguf(header: Header, frequency_divisors: tuple[float, ...] | None) -> ModelConfig:
-    """The model's config. `frequency_divisors`: content of `rope_freqs.weight`, if the file has it.
+@dataclass(frozen=True, slots=True)
+class Divisors:
+    """Divisors of rope frequencies, which a file has as tensors: those of every length, or longrope's two sets."""
+
+    plain: tuple[float, ...] | None = None
+    short: tuple[float, ...] = ()
+    long: tuple[float, ...] = ()
+
+
+def config_from_gguf(header: Header, divisors: Divisors) -> ModelConfig:
+    """The model's config.
 
     Raises:
         UnsupportedCheckpoint: a key is missing, malformed or needs arithmetic that is not supported.
     """
     everything = Keys(header.metadata, "metadata: ")
-    family, keys = _architecture(everything)
+    architecture, keys = architecture_of(everything)
     hidden, heads = keys.size("embedding_length"), keys.size("attention.head_count")
     layers = keys.size("block_count", maximum=MAX_LAYERS)
     head_dim = keys.optional_size("attention.key_length") or hidden // heads
     if keys.size("attention.value_length", head_dim) != head_dim:
         raise keys.refuse("attention.value_length", f"is not the key length {head_dim}")
-    rope, max_position = _rope(keys, family, head_dim, frequency_divisors)
+    rope, max_position = _rope(keys, architecture.family, head_dim, divisors)
     tensors = header.tensors
-    return ModelConfig(
-        family=family,
-        vocab_size=_vocab_size(header),
-        hidden_size=hidden,
-        intermediate_size=keys.size("feed_forward_length"),
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=keys.optional_size("attention.head_count_kv") or heads,
-        head_dim=head_dim,
-        max_position=max_position,
-        rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon"),
-        rope=rope,
-        windows=_windows(family, keys, layers),
-        qkv_bias=family == "qwen2" or "blk.0.attn_q.bias" in tensors,
-        o_bias="blk.0.attn_output.bias" in tensors,
-        mlp_bias="blk.0.ffn_up.bias" in tensors,
-        qk_norm=family == "qwen3",
-        tie_embeddings="output.weight" not in tensors,
-        eos_token_ids=_end_ids(everything),
-        bos_token_id=everything.token_id("tokenizer.ggml.bos_token_id"),
-    )
+    common: Fields = {
+        "family": architecture.family,
+        "vocab_size": _vocab_size(header),
+        "hidden_size": hidden,
+        "intermediate_size": keys.size("feed_forward_length"),
+        "num_layers": layers,
+        "num_heads": heads,
+        "num_kv_heads": keys.optional_size("attention.head_count_kv") or heads,
+        "head_dim": head_dim,
+        "max_position": max_position,
+        "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
+        "rope": rope,
+        "windows": (None,) * layers,
+        "qkv_bias": "blk.0.attn_q.bias" in tensors,
+        "o_bias": "blk.0.attn_output.bias" in tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in tensors,
+        "tie_embeddings": "output.weight" not in tensors,
+        "eos_token_ids": _end_ids(everything),
+        "bos_token_id": everything.token_id("tokenizer.ggml.bos_token_id"),
+    }
+    own = architecture.fields(keys, Dims(hidden, layers, heads, head_dim, rope, frozenset(tensors)))
+    windows = {"windows": _windows(keys, layers)} if architecture.family == "llama" else {}
+    if "windows" not in own and not windows and keys.size("attention.sliding_window", 0, minimum=0):
+        raise keys.refuse("attention.sliding_window", "does not say which layers slide")
+    return ModelConfig(**(common | windows | own))
 
 
-def _architecture(everything: Keys) -> tuple[str, Keys]:
-    """The family, and the keys under its name without that prefix."""
+def architecture_of(everything: Keys) -> tuple[Architecture, Keys]:
+    """The architecture of a file's metadata, and the keys under its name without that prefix."""
     name = everything.text("general.architecture")
-    if name not in _FAMILIES:
-        raise everything.refuse("general.architecture", f"{name!r:.80} is not one of {', '.join(_FAMILIES)}")
+    if name not in ARCHITECTURES:
+        raise everything.refuse("general.architecture", f"{name!r:.80} is not one of {', '.join(ARCHITECTURES)}")
     kind = everything.text("general.type", "model")
     if kind != "model":
         raise everything.refuse("general.type", f"{kind!r:.80} is not a model")
@@ -95,16 +105,14 @@ def _architecture(everything: Keys) -> tuple[str, Keys]:
     values = {key.removeprefix(prefix): everything.values[key] for key in everything.values if key.startswith(prefix)}
     keys = Keys(values, f"metadata: {prefix}")
     for key, value in values.items():
-        if key not in _UNDERSTOOD and value not in (0, False, "", []):
+        if key not in _UNDERSTOOD | ARCHITECTURES[name].understood and value not in (0, False, "", []):
             raise keys.refuse(key, "is not understood")
     if not keys.flag("attention.causal", True):
         raise keys.refuse("attention.causal", "false: only decoders are served")
-    return _FAMILIES[name], keys
+    return ARCHITECTURES[name], keys
 
 
-def _rope(
-    keys: Keys, family: str, head_dim: int, frequency_divisors: tuple[float, ...] | None
-) -> tuple[RopeConfig, int]:
+def _rope(keys: Keys, family: str, head_dim: int, divisors: Divisors) -> tuple[RopeConfig, int]:
     """The rope config, and the context in tokens that it reaches."""
     rotary_dim = keys.size("rope.dimension_count", head_dim)
     if family == "llama" and rotary_dim != head_dim:
@@ -114,8 +122,10 @@ def _rope(
     plain = RopeConfig(
         theta=keys.number("rope.freq_base", 10_000.0),
         rotary_dim=None if rotary_dim == head_dim else rotary_dim,
-        frequency_divisors=frequency_divisors,
+        frequency_divisors=divisors.plain,
     )
+    if divisors.short or divisors.long:
+        return _longrope(keys, plain, divisors, max_position), max_position
     kind = keys.text("rope.scaling.type", "linear" if "rope.scale_linear" in keys.values else "none")
     factor = keys.optional_number("rope.scaling.factor") or keys.number("rope.scale_linear", 1.0)
     if kind == "none" or (kind == "linear" and factor == 1.0):
@@ -141,6 +151,19 @@ def _rope(
     return rope, max(max_position, int(original * factor))
 
 
+def _longrope(keys: Keys, plain: RopeConfig, divisors: Divisors, max_position: int) -> RopeConfig:
+    original = keys.optional_size("rope.scaling.original_context_length") or max_position
+    return replace(
+        plain,
+        kind="longrope",
+        factor=min(max(1.0, max_position / original), MAX_ROPE_FACTOR),
+        original_max_position=original,
+        attention_factor=keys.optional_number("rope.scaling.attn_factor"),
+        short_divisors=divisors.short,
+        long_divisors=divisors.long,
+    )
+
+
 def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
     """The attention factor. GGUF's value multiplies YaRN's own scale of the logits (0.1 ln factor + 1); `RopeConfig`'s
     replaces it."""
@@ -148,10 +171,8 @@ def _yarn_attention_factor(keys: Keys, factor: float) -> float | None:
     return None if scale == 1.0 else scale * (0.1 * math.log(factor) + 1.0)
 
 
-def _windows(family: str, keys: Keys, layers: int) -> tuple[int | None, ...]:
+def _windows(keys: Keys, layers: int) -> tuple[int | None, ...]:
     window = keys.size("attention.sliding_window", 0, minimum=0)
-    if window and family != "llama":
-        raise keys.refuse("attention.sliding_window", "does not say which layers slide")
     return (window or None,) * layers
 
 

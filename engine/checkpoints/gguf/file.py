@@ -8,17 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from engine.checkpoints.gguf.config import config_from_gguf
+from engine.checkpoints.gguf.config import Divisors, architecture_of, config_from_gguf
 from engine.checkpoints.gguf.header import BlockType, TensorInfo, read_header
-from engine.checkpoints.gguf.names import ROPE_DIVISORS, hf_name
+from engine.checkpoints.gguf.names import LONG_DIVISORS, ROPE_DIVISORS, SHORT_DIVISORS, StoredPart, layout_parts
 from engine.checkpoints.gguf.quants import expand
+from engine.checkpoints.json_keys import Keys
 from engine.checkpoints.text import text_processor_from_gguf
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
-from engine.models.layout import check_tensors
+from engine.models.layout import check_tensors, is_wide
 from engine.models.sources import QuantizedMatrix
 from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
-from kernels.arrays import Array, Bytes, Dtype
+from kernels.arrays import FLOAT32, Array, Bytes, Dtype
 from kernels.weights import StoredWeight
 
 _MAX_ROPE_DIVISORS = 1 << 16
@@ -51,9 +52,17 @@ class GGUFCheckpoint:
         self._data, self._stat = _map(path)
         self._header = read_header(self._data)
         weights = dict(self._header.tensors)
-        divisors = weights.pop(ROPE_DIVISORS, None)
-        self._config = config_from_gguf(self._header, None if divisors is None else self._numbers(divisors))
-        self._stored = {hf_name(name): info for name, info in weights.items()}
+        plain, short, long = (
+            None if (info := weights.pop(name, None)) is None else self._numbers(info)
+            for name in (ROPE_DIVISORS, SHORT_DIVISORS, LONG_DIVISORS)
+        )
+        self._config = config_from_gguf(self._header, Divisors(plain, short or (), long or ()))
+        self._architecture, _ = architecture_of(Keys(self._header.metadata, "metadata: "))
+        self._stored = {
+            name: part
+            for info in weights.values()
+            for name, part in layout_parts(info, self._architecture, self._config)
+        }
         check_tensors(self._config, {name: info.shape for name, info in self._stored.items()})
 
     @property
@@ -69,9 +78,9 @@ class GGUFCheckpoint:
     def quantized(self) -> Mapping[str, QuantizedMatrix]:
         """See `engine.models.sources.BlockSource`."""
         return {
-            name: QuantizedMatrix(f"gguf, {info.type.name}", info.type.name.lower(), info.bytes)
-            for name, info in self._stored.items()
-            if info.type.weights > 1 and len(info.shape) == 2
+            name: QuantizedMatrix(f"gguf, {part.info.type.name}", part.info.type.name.lower(), part.bytes)
+            for name, part in self._stored.items()
+            if part.info.type.weights > 1 and len(part.shape) == 2
         }
 
     def is_unchanged(self) -> bool:
@@ -92,7 +101,7 @@ class GGUFCheckpoint:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(info.bytes for info in self._stored.values())
+        return sum(part.bytes for part in self._stored.values())
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
         """Every weight in `dtype` except for `without`; memory-mapped if the file has that dtype."""
@@ -100,29 +109,30 @@ class GGUFCheckpoint:
             if name in without:
                 continue
             raw = self.raw_tensor(name)
-            yield name, expand(raw.rows, raw.type, dtype)
+            yield name, expand(raw.rows, raw.type, FLOAT32 if is_wide(name) else dtype)
             self._let_go()
 
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
         """The named matrices as blocks; memory-mapped unless their rows are reordered."""
-        for name, info in self._stored.items():
+        for name, part in self._stored.items():
             if name not in names:
                 continue
             raw = self.raw_tensor(name)
-            out_features, in_features = info.shape
-            yield name, StoredWeight(info.type.name.lower(), raw.rows, out_features, in_features)
+            out_features, in_features = part.shape
+            yield name, StoredWeight(raw.type.name.lower(), raw.rows, out_features, in_features)
             self._let_go()
 
     def raw_tensor(self, name: str) -> RawTensor:
         """The stored blocks of the weight with that Hugging Face name. A block never spans two rows."""
-        info = self._stored[name]
-        rows = self._rows(info)
-        if self._header.metadata["general.architecture"] == "llama":
-            if ".q_proj." in name:
-                rows = _half_split_rows(rows, self._config.num_heads, info)
-            elif ".k_proj." in name:
-                rows = _half_split_rows(rows, self._config.num_kv_heads, info)
-        return RawTensor(info.type, rows)
+        part, config = self._stored[name], self._config
+        rows = self._rows(part.info)
+        if part.expert is not None:
+            rows = rows[part.expert]
+        rows = rows[None] if part.is_row else _rows_between(rows, part)
+        if self._architecture.rope_rows == "interleaved" and (".q_proj." in name or ".k_proj." in name):
+            heads = config.num_heads if ".q_proj." in name else config.num_kv_heads
+            rows = _half_split_rows(rows, heads, config.rope.rotary_dim or config.head_dim, part)
+        return RawTensor(part.info.type, rows)
 
     def text_processor(self) -> TextProcessor:
         return text_processor_from_gguf(self._header.metadata)
@@ -156,14 +166,27 @@ def _identity(stat: os.stat_result) -> tuple[int, ...]:
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def _half_split_rows(rows: Bytes, heads: int, info: TensorInfo) -> Bytes:
+def _rows_between(rows: Bytes, part: StoredPart) -> Bytes:
+    """Rows [first, last); of a vector, whose numbers lie together, numbers."""
+    if len(part.shape) > 1:
+        return rows[part.first : part.last]
+    if (part.first, part.last) == (0, part.info.shape[-1]):
+        return rows
+    if part.info.type.weights > 1:
+        raise UnsupportedCheckpoint(f"tensor {part.info.name}: a bias in blocks of {part.info.type.weights}")
+    number = part.info.type.bytes
+    return rows[part.first * number : part.last * number]
+
+
+def _half_split_rows(rows: Bytes, heads: int, rotated: int, part: StoredPart) -> Bytes:
     """Rows of q or k reordered from interleaved rope (llama.cpp) to half-split rope (Hugging Face).
 
     Interleaved rope rotates dimensions 2i and 2i + 1 of a head together, half-split rope i and i + head_dim / 2: the
-    even rows of a head go to its first half, the odd ones to its second. `rows` is [heads * head_dim, row bytes], or of
-    a bias [heads * head_dim * bytes].
+    even rows of a head go to its first half, the odd ones to its second; those past the `rotated` ones stay. `rows` is
+    [heads * head_dim, row bytes], or of a bias [heads * head_dim * bytes].
     """
-    if rows.ndim == 1 and info.type.weights > 1:
-        raise UnsupportedCheckpoint(f"tensor {info.name}: a bias in blocks of {info.type.weights}")
-    by_head = rows.reshape(heads, info.shape[0] // heads // 2, 2, -1)
-    return by_head.swapaxes(1, 2).reshape(rows.shape)
+    if rows.ndim == 1 and part.info.type.weights > 1:
+        raise UnsupportedCheckpoint(f"tensor {part.info.name}: a bias in blocks of {part.info.type.weights}")
+    by_head = rows.reshape(heads, part.shape[0] // heads, -1)
+    first, rest = by_head[:, :rotated], by_head[:, rotated:]
+    return np.concatenate((first[:, 0::2], first[:, 1::2], rest), axis=1).reshape(rows.shape)

@@ -94,7 +94,8 @@ def test_k_quants_are_expanded_exactly(block_type: BlockType, tiny_folder: TinyF
             (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
     expected: dict[str, Array] = {}
     stored_rows: dict[str, np.ndarray] = {}
-    for name, info in plain._stored.items():
+    for name, part in plain._stored.items():
+        info = part.info
         if len(info.shape) == 1:
             writer.add_tensor(info.name, np.ones(info.shape, np.float32))
             continue

@@ -288,7 +288,7 @@ FULL_AND_SLIDING = {"full_attention": {"rope_type": "default"}, "sliding_attenti
         ("gpt_oss", {"num_local_experts": 2, "num_experts_per_tok": 4}, "num_experts_per_tok"),
         ("gpt_oss", {"layer_types": ["sliding_attention"]}, "layer_types"),
         ("gpt_oss", {"sliding_window": None}, "sliding_window"),
-        ("glm4_moe", {"n_routed_experts": 6, "n_group": 4}, "expert groups"),
+        ("glm4_moe", {"n_routed_experts": 10, "n_group": 4}, "expert groups"),
         ("glm4_moe", {"n_group": 4, "topk_group": 5}, "expert groups"),
         ("glm4_moe", {"n_routed_experts": 8, "n_group": 8}, "expert groups"),
         ("glm4_moe", {"n_routed_experts": 32, "n_group": 8, "num_experts_per_tok": 5}, "experts per token"),

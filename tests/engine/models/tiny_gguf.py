@@ -1,6 +1,7 @@
 """Writes a tiny Hugging Face folder as a GGUF file, as llama.cpp's converter would: an independent writer."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,51 @@ _NAMES = {
 }
 
 
+_EXPERTS = {
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
+}
+_AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+_NAMES_OF: dict[str, dict[str, str]] = {
+    "llama": {
+        "block_sparse_moe.gate": "ffn_gate_inp",
+        "block_sparse_moe.experts.gate_proj": "ffn_gate_exps",
+        "block_sparse_moe.experts.up_proj": "ffn_up_exps",
+        "block_sparse_moe.experts.down_proj": "ffn_down_exps",
+    },
+    "qwen3moe": _EXPERTS,
+    "qwen2moe": _EXPERTS
+    | {
+        "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+        "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+        "mlp.shared_expert.up_proj": "ffn_up_shexp",
+        "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    },
+    "gpt-oss": _EXPERTS
+    | {
+        "mlp.router": "ffn_gate_inp",
+        "self_attn.sinks": "attn_sinks",
+        "post_attention_layernorm": "post_attention_norm",
+    },
+    "olmo2": _AFTER,
+    "gemma2": _AFTER | {"pre_feedforward_layernorm": "ffn_norm"},
+    "gemma3": _AFTER | {"pre_feedforward_layernorm": "ffn_norm"},
+    "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    "glm4": {
+        "mlp.gate_up_proj": "ffn_up",
+        "post_self_attn_layernorm": "post_attention_norm",
+        "post_mlp_layernorm": "post_ffw_norm",
+    },
+}
+_ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss"} | {
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+}
+_PERMUTED = ("llama", "granite", "smollm3")
+
+
 def make_gguf(
     path: Path,
     folder: Path,
@@ -34,27 +80,61 @@ def make_gguf(
     *,
     keys: dict[str, Any] | None = None,
     frequency_divisors: list[float] | None = None,
+    vectors: dict[str, list[float]] | None = None,
     tokenizer: bool = True,
 ) -> Path:
     """Write the checkpoint in `folder` to `path` with its matrices as `block_type`, vectors as F32; return `path`.
 
-    `keys` are further metadata, or values in place of those of the folder; a None leaves the key out. A mistral
-    folder becomes architecture `llama`. The folder's own rope settings beyond the base are not translated.
+    `keys` are further metadata, or values in place of those of the folder; a None leaves the key out. A mistral or
+    mixtral folder becomes architecture `llama`. The folder's own rope settings beyond the base are not translated.
     """
     config = json.loads((folder / "config.json").read_text())
-    arch = {"mistral": "llama"}.get(config["model_type"], config["model_type"])
+    family = config["model_type"]
+    arch = _ARCHITECTURES.get(family, family)
     writer = gguf.GGUFWriter(path, arch)
     metadata = _metadata(arch, config, folder if tokenizer else None) | (keys or {})
     for key, value in metadata.items():
         _add(writer, key, value)
-    for name, numbers in load_file(folder / "model.safetensors").items():
-        array = permuted(name, numbers, config) if arch == "llama" else numbers
-        stored = BlockType.F32 if array.ndim == 1 else block_type
-        writer.add_tensor(_gguf_name(name), gguf.quants.quantize(array, stored), raw_dtype=stored)
-    if frequency_divisors is not None:
-        writer.add_tensor("rope_freqs.weight", np.array(frequency_divisors, np.float32))
+    for name, numbers in _tensors(family, load_file(folder / "model.safetensors")).items():
+        array = permuted(name, numbers, config) if arch in _PERMUTED else numbers
+        stored = BlockType.F32 if array.ndim == 1 or name.endswith(".bias") else block_type
+        writer.add_tensor(_gguf_name(name, arch), gguf.quants.quantize(array, stored), raw_dtype=stored)
+    extra = {} if frequency_divisors is None else {"rope_freqs.weight": frequency_divisors}
+    for name, values in (extra | (vectors or {})).items():
+        writer.add_tensor(name, np.array(values, np.float32))
     write(writer)
     return path
+
+
+def _tensors(family: str, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of a folder as the converter writes them: experts stacked, offsets of norms added."""
+    tensors: dict[str, np.ndarray] = {}
+    experts: dict[str, dict[int, np.ndarray]] = {}
+    for name, array in stored.items():
+        match = re.fullmatch(r"(.+\.experts)\.(\d+)\.(\w+)\.weight", name)
+        if match:
+            part = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}.get(match[3], match[3])
+            experts.setdefault(f"{match[1]}.{part}.weight", {})[int(match[2])] = array
+        elif ".experts.gate_up_proj" in name:  # of gpt-oss: rows in turn, matrices transposed
+            kind = "bias" if name.endswith("_bias") else "weight"
+            rows = array if kind == "bias" else array.swapaxes(1, 2)
+            for place, part in enumerate(("gate_proj", "up_proj")):
+                tensors[name.replace("gate_up_proj", part).removesuffix("_bias") + "." + kind] = rows[
+                    :, place::2
+                ].copy()
+        elif name.endswith(".experts.down_proj"):
+            tensors[name + ".weight"] = array.swapaxes(1, 2).copy()
+        elif name.endswith(".experts.down_proj_bias"):
+            tensors[name.removesuffix("_bias") + ".bias"] = array
+        elif name.endswith(".shared_expert_gate.weight"):
+            tensors[name] = array[0]
+        elif name.endswith(".sinks"):
+            tensors[name + ".weight"] = array
+        else:
+            offset = family.startswith("gemma") and name.endswith("norm.weight")
+            tensors[name] = array + np.float32(1) if offset else array
+    stacked = {name: np.stack([parts[index] for index in sorted(parts)]) for name, parts in experts.items()}
+    return tensors | stacked
 
 
 def write(writer: gguf.GGUFWriter) -> None:
@@ -74,11 +154,11 @@ def permuted(name: str, array: np.ndarray, config: dict[str, Any]) -> np.ndarray
     return array
 
 
-def _gguf_name(name: str) -> str:
+def _gguf_name(name: str, arch: str) -> str:
     stem, _, suffix = name.rpartition(".")
     if stem.startswith("model.layers."):
         _, _, layer, rest = stem.split(".", 3)
-        return f"blk.{layer}.{_NAMES[rest]}.{suffix}"
+        return f"blk.{layer}.{(_NAMES | _NAMES_OF.get(arch, {}))[rest]}.{suffix}"
     return f"{_NAMES[stem]}.{suffix}"
 
 
@@ -95,13 +175,19 @@ def _metadata(arch: str, config: dict[str, Any], folder: Path | None) -> dict[st
         f"{arch}.attention.value_length": head_dim,
         f"{arch}.attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         f"{arch}.rope.dimension_count": head_dim,
-        f"{arch}.rope.freq_base": float(config["rope_parameters"]["rope_theta"]),
+        f"{arch}.rope.freq_base": float(_rope_of(config)["rope_theta"]),
         "tokenizer.ggml.bos_token_id": config["bos_token_id"],
         "tokenizer.ggml.eos_token_id": config["eos_token_id"],
     }
     if folder is not None:
         metadata |= _tokenizer(folder)
     return metadata
+
+
+def _rope_of(config: dict[str, Any]) -> dict[str, Any]:
+    rope: dict[str, Any] = config["rope_parameters"]
+    full: dict[str, Any] = rope.get("full_attention", rope)
+    return full
 
 
 def _tokenizer(folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""DeepSeek-V2, V3 and Kimi K2, and GLM-4.7-Flash: latent attention, and experts in groups."""
+"""DeepSeek-V2 and V3, and GLM-4.7-Flash: latent attention, and experts in groups."""
 
 import math
 from dataclasses import replace
