@@ -22,6 +22,10 @@ class CallForm(StrEnum):
     """`{"name": .., "parameters": {..}}`, optionally after `<|python_tag|>`."""
     MISTRAL = "mistral"
     """`[TOOL_CALLS]` and an array of calls, or `[TOOL_CALLS]name[ARGS]{..}`."""
+    GLM = "glm"
+    """`<tool_call>NAME<arg_key>K</arg_key><arg_value>V</arg_value></tool_call>`"""
+    MINIMAX = "minimax"
+    """`<minimax:tool_call><invoke name="NAME"><parameter name="K">V</parameter></invoke></minimax:tool_call>`"""
     HARMONY = "harmony"
     """Messages in channels, of which calls are some: gpt-oss. Only where each of `CHANNEL_MARKERS` is a token."""
 
@@ -41,6 +45,8 @@ CHANNEL_TURN_ENDS = ("<|return|>", "<|call|>")
 
 _REASONING = (Markers("<think>", "</think>"), Markers("[THINK]", "[/THINK]"))
 _SIGNS = (
+    ("<arg_key>", CallForm.GLM),
+    ("<minimax:tool_call>", CallForm.MINIMAX),
     ("<tool_call>", CallForm.HERMES),
     ("[TOOL_CALLS]", CallForm.MISTRAL),
     ("<|python_tag|>", CallForm.LLAMA),
@@ -50,6 +56,8 @@ _MARKERS = {
     CallForm.HERMES: ("<tool_call>", "</tool_call>"),
     CallForm.LLAMA: ("<|python_tag|>",),
     CallForm.MISTRAL: ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    CallForm.GLM: tuple(f"<{slash}{tag}>" for tag in ("tool_call", "arg_key", "arg_value") for slash in ("", "/")),
+    CallForm.MINIMAX: ("<minimax:tool_call>", "</minimax:tool_call>"),
     CallForm.HARMONY: CHANNEL_MARKERS,
 }
 _PROMPT_END_TOKENS = 16

@@ -7,11 +7,11 @@ from engine.text.dialect import CHANNEL_MARKERS
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.request import Conversation, GenerationRequest
+from gateway.speech.call_forms import FORMS
 from gateway.speech.calls import CallReader
 from gateway.speech.harmony import ChannelTracker, HarmonyReader
 from gateway.speech.output_parser import ChoiceParser, OutputParser, PlainReader, Reader
 from gateway.speech.reasoning import ReasoningReader
-from gateway.speech.tool_call_parsers import FORMS
 from gateway.speech.tools import ToolChoice
 
 _ID_CHARS = 24
@@ -28,8 +28,12 @@ def output_parser(
     def answer_reader(choice: int) -> Reader:
         if use is None or not use.shown:
             return PlainReader()
-        form = None if use.choice is ToolChoice.REQUIRED else FORMS[text.dialect.call_form]
-        names = {tool.name for tool in use.tools}
+        form = None
+        if use.choice is not ToolChoice.REQUIRED:
+            form = FORMS.get(text.dialect.call_form)
+            if form is None:
+                return PlainReader()  # calls are messages in channels, which a grammar rules out
+        names = {tool.name: tool.parameters for tool in use.tools}
         return CallReader(form, names, use.most_calls, lambda index: _call_id(answer_id, choice, index))
 
     def channel_parser(choice: int) -> ChoiceParser:

@@ -9,13 +9,12 @@ from collections.abc import Callable, Container, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from engine.text.dialect import CallForm
 from gateway.speech.json_text import JsonText, NotJson
 
 _SPACES = " \t\n\r"
 _ARGUMENTS = ("arguments", "parameters")
-_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
-_MAX_NAME_CHARS = 256
+NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+MAX_NAME_CHARS = 256
 
 
 class NotACall(Exception):
@@ -33,8 +32,8 @@ Heard = list["Begun | str"]
 """Results of a parser: the start of each call, followed by parts of its arguments."""
 
 T = TypeVar("T")
-_Reading = Generator[None, str, T]
-Attempt = _Reading[None]
+Reading = Generator[None, str, T]
+Attempt = Reading[None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Form:
     bare: bool = False
 
 
-def _hermes(names: Container[str], heard: Heard) -> Attempt:
+def hermes(names: Container[str], heard: Heard) -> Attempt:
     """`{"name": .., "arguments": {..}}</tool_call>`"""
     yield from _object(names, heard, (yield from _past_spaces()))
     char = yield from _past_spaces()
@@ -58,7 +57,7 @@ def _hermes(names: Container[str], heard: Heard) -> Attempt:
             char = yield
 
 
-def _llama(names: Container[str], heard: Heard) -> Attempt:
+def llama(names: Container[str], heard: Heard) -> Attempt:
     """`{"name": .., "parameters": {..}}`, several separated by semicolons."""
     while True:
         yield from _object(names, heard, (yield from _past_spaces()))
@@ -66,14 +65,14 @@ def _llama(names: Container[str], heard: Heard) -> Attempt:
             raise NotACall
 
 
-def _mistral(names: Container[str], heard: Heard) -> Attempt:
+def mistral(names: Container[str], heard: Heard) -> Attempt:
     """`[{..}, {..}]`, or `name[ARGS]{..}`, in some versions `name[CALL_ID]..[ARGS]{..}`."""
     char = yield from _past_spaces()
     if char == "[":
         yield from _array(names, heard)
         return
     name = ""
-    while char in _NAME_CHARS and len(name) < _MAX_NAME_CHARS:
+    while char in NAME_CHARS and len(name) < MAX_NAME_CHARS:
         name += char
         char = yield
     if name not in names:
@@ -96,13 +95,6 @@ def forced(names: Container[str], heard: Heard) -> Attempt:
         yield from _array(names, heard)
     else:
         yield from _object(names, heard, char)
-
-
-FORMS = {
-    CallForm.HERMES: Form("<tool_call>", _hermes),
-    CallForm.LLAMA: Form("<|python_tag|>", _llama, bare=True),
-    CallForm.MISTRAL: Form("[TOOL_CALLS]", _mistral),
-}
 
 
 def _array(names: Container[str], heard: Heard) -> Attempt:
@@ -167,21 +159,21 @@ def _arguments(name: str, heard: Heard, char: str) -> Attempt:
         char = yield
 
 
-def _whole_object(char: str) -> _Reading[str]:
+def _whole_object(char: str) -> Reading[str]:
     """The text of a complete object."""
     if char != "{":
         raise NotACall
     return (yield from _text_of(char))
 
 
-def _string(char: str) -> _Reading[str]:
+def _string(char: str) -> Reading[str]:
     if char != '"':
         raise NotACall
     value: str = json.loads((yield from _text_of(char)))
     return value
 
 
-def _skipped(char: str) -> _Reading[str]:
+def _skipped(char: str) -> Reading[str]:
     """Skip any value. Returns the next character that is not whitespace."""
     if char in '{["':
         yield from _text_of(char)
@@ -197,7 +189,7 @@ def _skipped(char: str) -> _Reading[str]:
     return char
 
 
-def _text_of(char: str) -> _Reading[str]:
+def _text_of(char: str) -> Reading[str]:
     """The text of an object, an array or a string that starts with `char`."""
     text, taken = JsonText(), []
     while True:
@@ -208,22 +200,22 @@ def _text_of(char: str) -> _Reading[str]:
         char = yield
 
 
-def _tag() -> _Reading[str]:
+def _tag() -> Reading[str]:
     """A word in brackets, after the opening bracket."""
     return "[" + (yield from _until("]")) + "]"
 
 
-def _until(end: str) -> _Reading[str]:
-    """Up to `_MAX_NAME_CHARS` name characters, ended by `end`."""
+def _until(end: str) -> Reading[str]:
+    """Up to `MAX_NAME_CHARS` name characters, ended by `end`."""
     taken = ""
-    while (char := (yield)) in _NAME_CHARS and len(taken) < _MAX_NAME_CHARS:
+    while (char := (yield)) in NAME_CHARS and len(taken) < MAX_NAME_CHARS:
         taken += char
     if char != end:
         raise NotACall
     return taken
 
 
-def _past_spaces() -> _Reading[str]:
+def _past_spaces() -> Reading[str]:
     """The next character that is not whitespace."""
     while (char := (yield)) in _SPACES:
         pass

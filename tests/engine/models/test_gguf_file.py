@@ -180,7 +180,8 @@ class TestRope:
 @pytest.mark.parametrize(
     ("keys", "named"),
     [
-        ({"llama.expert_count": 8}, "llama.expert_count"),
+        ({"llama.expert_count": 8}, "llama.expert_used_count"),
+        ({"llama.expert_count": 2000, "llama.expert_used_count": 2}, "llama.expert_count"),
         ({"llama.logit_scale": 2.0}, "llama.logit_scale"),
         ({"llama.rope.scaling.type": "longrope"}, "llama.rope.scaling.type"),
         ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 1e30}, "llama.rope.scaling.factor"),

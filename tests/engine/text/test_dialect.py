@@ -40,6 +40,8 @@ def dialect(template: str | None, vocabulary: TextTokenizer | None = None, **sou
         (TOOLS + TURNS, (), True, CallForm.HERMES),
         (TOOLS + TURNS + HERMES, ("<|python_tag|>",), True, CallForm.HERMES),
         (TOOLS + TURNS + MISTRAL, (), True, CallForm.MISTRAL),
+        (TOOLS + TURNS + HERMES + "<arg_key>", (), True, CallForm.GLM),
+        (TOOLS + TURNS + "<minimax:tool_call>", (), True, CallForm.MINIMAX),
         (TOOLS + TURNS, ("[TOOL_CALLS]",), True, CallForm.MISTRAL),
         (TOOLS + TURNS, ("<|python_tag|>",), True, CallForm.LLAMA),
         (TOOLS + TURNS + '{% if false %}{"name": 1, "parameters": 2}{% endif %}', (), True, CallForm.LLAMA),

@@ -10,14 +10,18 @@ from hypothesis import strategies as st
 from engine.request import FinishReason, TextDelta
 from engine.text.dialect import CallForm
 from engine.text.reasoning_span import ReasoningTracker
+from gateway.speech.call_forms import FORMS
 from gateway.speech.calls import CallReader
 from gateway.speech.output_parser import Reader
 from gateway.speech.pieces import Call, CallArguments, CallBegun, ParsedMessage, Piece, Reasoning, Text
 from gateway.speech.reasoning import ReasoningReader
-from gateway.speech.tool_call_parsers import FORMS
 
-NAMES = {"weather", "time"}
+NAMES = {"weather": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}, "time": {}}
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
+
+
+def glm(key: str, value: str) -> str:
+    return f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>"
 
 
 def reader(form: CallForm | None, most: int | None = None) -> CallReader:
@@ -57,6 +61,37 @@ LATE = ("time", "{}")
     ("form", "text", "expected"),
     [
         (CallForm.HERMES, f"<tool_call>\n{CALL}\n</tool_call>", called(OSLO)),
+        (CallForm.GLM, f"<tool_call>weather\n{glm('city', 'Oslo')}\n</tool_call>", called(OSLO)),
+        (CallForm.GLM, "<tool_call>time</tool_call>\n", called(LATE)),
+        (
+            CallForm.GLM,
+            f"Both.<tool_call>weather{glm('city', 'Oslo')}</tool_call>\n<tool_call>time\n</tool_call>",
+            called(OSLO, LATE, text="Both."),
+        ),
+        # Values are JSON unless the schema says that they are strings, or they are none.
+        (
+            CallForm.GLM,
+            f"<tool_call>weather{glm('city', '12')}{glm('days', ' 12 ')}{glm('at', '[1, {}]')}{glm('x', 'NaN')}"
+            "</tool_call>",
+            called(("weather", '{"city": "12", "days": 12, "at": [1, {}], "x": "NaN"}')),
+        ),
+        (
+            CallForm.GLM,
+            f"<tool_call>storm{glm('city', 'Oslo')}</tool_call>",
+            ParsedMessage(f"<tool_call>storm{glm('city', 'Oslo')}</tool_call>"),
+        ),
+        (CallForm.GLM, f"<tool_call>{CALL}</tool_call>", ParsedMessage(f"<tool_call>{CALL}</tool_call>")),
+        (
+            CallForm.MINIMAX,
+            '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Oslo</parameter>\n</invoke>\n'
+            '<invoke name="time">\n</invoke>\n</minimax:tool_call>',
+            called(OSLO, LATE),
+        ),
+        (
+            CallForm.MINIMAX,
+            '<minimax:tool_call><invoke name="storm"></invoke></minimax:tool_call>',
+            ParsedMessage('<minimax:tool_call><invoke name="storm"></invoke></minimax:tool_call>'),
+        ),
         (CallForm.HERMES, f"<tool_call>{CALL}</tool_call>\n", called(OSLO)),
         (CallForm.HERMES, f"<tool_call>\n{CALL}", called(OSLO)),
         (CallForm.HERMES, f"<tool_call>\n{CALL[:-1]}", called(OSLO)),
@@ -178,7 +213,9 @@ NASTY = st.lists(
     ),
     max_size=30,
 ).map("".join)
-FORM = st.sampled_from([*CallForm, None])
+FORM = st.sampled_from([*FORMS, None])
+WITH_ANY_KEYS = FORM.filter(lambda form: form is not CallForm.MINIMAX)
+"""Forms in which a key may be any text."""
 
 
 @st.composite
@@ -226,7 +263,7 @@ CALLS = st.lists(
 
 
 @settings(max_examples=200, deadline=None)
-@given(CALLS, FORM, st.booleans(), st.sampled_from([None, 2]), st.data())
+@given(CALLS, WITH_ANY_KEYS, st.booleans(), st.sampled_from([None, 2]), st.data())
 def test_whatever_the_arguments_are_they_are_told_whole(calls, form, ascii_only, indent, data):
     written = [
         json.dumps({"name": name, "arguments": arguments}, ensure_ascii=ascii_only, indent=indent)
@@ -239,6 +276,16 @@ def test_whatever_the_arguments_are_they_are_told_whole(calls, form, ascii_only,
             text = "; ".join(written)
         case CallForm.MISTRAL:
             text = f"[TOOL_CALLS] [{', '.join(written)}]"
+        case CallForm.GLM:
+            text = "\n".join(
+                f"<tool_call>{name}\n"
+                + "".join(
+                    glm(key, json.dumps(value, ensure_ascii=ascii_only, indent=indent))
+                    for key, value in arguments.items()
+                )
+                + "</tool_call>"
+                for name, arguments in calls
+            )
         case _:
             text = f"[{', '.join(written)}]"
     told = spoken(reader(form), *data.draw(cut(text)))
