@@ -100,7 +100,7 @@ class RoutingRule:
 PLAIN_ROUTING = RoutingRule()
 
 TINY_SHARE = 1e-20
-"""What the sum of sigmoids is increased by before they are divided by it."""
+"""Increment of the sum of sigmoids that shares are divided by."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
-from engine.checkpoints.huggingface.writer import write_folder
+from engine.checkpoints.huggingface.writer import can_be_written, write_folder
 from engine.checkpoints.version import checkpoint_version
 from engine.distillation.answers import MAX_ANSWER_TOKENS, MAX_PROMPT_TOKENS, Answer, read_answers, write_answers
 from engine.distillation.corpus import frequent_tokens, make_corpus
@@ -82,7 +82,7 @@ def distill(task: Distillation, report: Report) -> Result:
     """
     prompts = read_prompts(task.prompts)
     teacher = open_checkpoint(task.teacher)
-    if not teacher.config.is_plain:
+    if not can_be_written(teacher.config):
         raise DistillationError(f"a model of the family {teacher.config.family} cannot be distilled")
     _claim_work(task, prompts)
     write_answers(

@@ -19,7 +19,7 @@ RopeRows = Literal["half split", "interleaved"]
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """What every architecture states. tensors: names of the file's."""
+    """Values that every architecture states. tensors: names of the file's."""
 
     hidden_size: int
     num_layers: int

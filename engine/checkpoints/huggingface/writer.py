@@ -60,13 +60,18 @@ def write_folder(
     save_file({FREQUENT_TOKENS: frequent.astype(np.int32, copy=False)}, folder / DRAFT)
 
 
+def can_be_written(config: ModelConfig) -> bool:
+    """Whether a folder can be written of a model of this family."""
+    return config.family in _ARCHITECTURES and config.is_plain
+
+
 def config_json(config: ModelConfig) -> dict[str, Any]:
     """The config.json that reads back as `config`.
 
     Raises:
         UnsupportedCheckpoint: there is none: a GGUF file may use features without a Hugging Face key in its family.
     """
-    if config.family not in _ARCHITECTURES or not config.is_plain:
+    if not can_be_written(config):
         raise UnsupportedCheckpoint(f"a model of the family {config.family} cannot be written")
     sliding = {window for window in config.windows if window is not None}
     value: dict[str, Any] = {

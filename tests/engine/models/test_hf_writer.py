@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.huggingface.tokenizer import read_config
-from engine.checkpoints.huggingface.writer import config_json, write_folder
+from engine.checkpoints.huggingface.writer import can_be_written, config_json, write_folder
 from engine.checkpoints.text import text_processor_from_folder
 from engine.distillation.decoder import Decoder
 from engine.distillation.layers import layer_tensors
@@ -68,6 +68,15 @@ def test_rope_is_written_in_every_kind(tmp_path: Path) -> None:
         config = replace(plain, rope=rope, max_position=window)
         # It compares with what is read; anything lost on the way would be refused.
         assert config_json(config)["rope_parameters"]["rope_type"] == rope.kind
+
+
+@pytest.mark.parametrize(("family", "can"), [("llama", True), ("qwen3", True), ("phi3", False), ("qwen3_vl", False)])
+def test_families_that_can_be_written(family: TinyFamily, can: bool, tmp_path: Path) -> None:
+    config = open_checkpoint(make_checkpoint(tmp_path, family)).config
+    assert can_be_written(config) == can
+    if not can:
+        with pytest.raises(UnsupportedCheckpoint, match=f"family {family} cannot be written"):
+            config_json(config)
 
 
 def test_what_has_no_words_is_refused(tmp_path: Path) -> None:
