@@ -19,14 +19,13 @@ RopeRows = Literal["half split", "interleaved"]
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """Values that every architecture states. tensors: names of the file's."""
+    """Values that every architecture states."""
 
     hidden_size: int
     num_layers: int
     num_heads: int
     head_dim: int
     rope: RopeConfig
-    tensors: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)

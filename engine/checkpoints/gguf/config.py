@@ -84,7 +84,7 @@ def config_from_gguf(header: Header, divisors: Divisors) -> ModelConfig:
         "eos_token_ids": _end_ids(everything),
         "bos_token_id": everything.token_id("tokenizer.ggml.bos_token_id"),
     }
-    own = architecture.fields(keys, Dims(hidden, layers, heads, head_dim, rope, frozenset(tensors)))
+    own = architecture.fields(keys, Dims(hidden, layers, heads, head_dim, rope))
     windows = {"windows": _windows(keys, layers)} if architecture.family == "llama" else {}
     if "windows" not in own and not windows and keys.size("attention.sliding_window", 0, minimum=0):
         raise keys.refuse("attention.sliding_window", "does not say which layers slide")
