@@ -7,7 +7,8 @@ file=${1:?"usage: $0 FILE"}
 umask 077
 touch "$file"
 chmod 600 "$file"
-for name in POSTGRES_PASSWORD REDIS_PASSWORD CLICKHOUSE_PASSWORD GRAFANA_CLICKHOUSE_PASSWORD GRAFANA_PASSWORD KEY_PEPPER; do
+for name in POSTGRES_PASSWORD POSTGRES_MONITOR_PASSWORD REDIS_PASSWORD CLICKHOUSE_PASSWORD GRAFANA_CLICKHOUSE_PASSWORD \
+    GRAFANA_PASSWORD KEY_PEPPER; do
     if ! grep -q "^$name=." "$file"; then
         # Hexadecimal: a URL takes it as it is.
         secret=$(od -An -v -N 32 -t x1 /dev/urandom | tr -d ' \n')

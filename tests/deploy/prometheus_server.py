@@ -36,8 +36,9 @@ def prometheus_program(name: str) -> str:
 
 
 @contextmanager
-def running_prometheus(config: str) -> Iterator[PrometheusServer]:
-    """A server that follows `config`, the text of a prometheus.yml; what that names relatively is not found.
+def running_prometheus(config: str, *more: str) -> Iterator[PrometheusServer]:
+    """A server that follows `config`, the text of a prometheus.yml; what that names relatively is not found. `more`:
+    options besides.
 
     Raises:
         ServerMissing: it is not installed.
@@ -48,7 +49,7 @@ def running_prometheus(config: str) -> Iterator[PrometheusServer]:
         config_file, log = Path(folder, "prometheus.yml"), Path(folder, "log")
         config_file.write_text(config, encoding="utf-8")
         options = [f"--config.file={config_file}", f"--storage.tsdb.path={folder}/data"]
-        options += [f"--web.listen-address={address}", "--log.level=warn"]
+        options += [f"--web.listen-address={address}", "--log.level=warn", *more]
         with log.open("wb") as output:
             process = subprocess.Popen([program, *options], stdout=output, stderr=output)
         try:

@@ -25,11 +25,12 @@ from gateway.metering.sink.intake import Intake
 from gateway.metering.sink.message_source import Partition
 from gateway.metering.sink.sink import Sink
 from gateway.telemetry.metrics import Metrics
+from tests.deploy.exporters import CLICKHOUSE, KMINION, metrics_of, running_exporter
 from tests.deploy.prometheus_server import prometheus_program
 from tests.support.clickhouse_server import ClickHouseServer
 from tests.support.program import Program, running
 from tests.support.scheduler_stats import stats
-from tests.support.servers import RedisServer, ServerMissing, running_redis
+from tests.support.servers import PostgresServer, RedisServer, ServerMissing, running_redis
 from tests.support.usage_requests import SIGNER, finish, journal_at
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,7 @@ RUNBOOKS = ROOT / "docs" / "runbooks.md"
 RUNBOOK_BASE = "{{ $externalLabels.runbook_base }}"
 OF_PROMETHEUS = {"up": {"job", "instance"}}
 """Metrics that it makes itself, and their labels; those that it adds to every one."""
+OF_STORES = "turnpike-stores"
 _WORDS = {"and", "or", "unless"}
 
 
@@ -46,6 +48,12 @@ def rules(kind: str) -> list[dict[str, Any]]:
     """All rules that are an `alert`, or a `record`."""
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     return [rule for group in groups for rule in group["rules"] if kind in rule]
+
+
+def rules_of(group: str) -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    (found,) = [each["rules"] for each in groups if each["name"] == group]
+    return list(found)
 
 
 def promtool(*arguments: str) -> None:
@@ -235,14 +243,37 @@ def selectors(expr: str) -> list[tuple[str, set[str]]]:
     ]
 
 
-def test_the_alerts_are_computed_from_metrics_that_there_are(site: Site) -> None:
-    known = exported(site) | OF_PROMETHEUS | {rule["record"]: set() for rule in rules("record")}
-    for rule in rules("alert") + rules("record"):
+def check_metrics(known: Mapping[str, set[str]], checked: list[dict[str, Any]]) -> None:
+    for rule in checked:
         read = selectors(rule["expr"])
         assert read, rule
         for name, labels in read:
             assert name in known, f"{name} in {rule}"
             assert labels <= known[name] | OF_PROMETHEUS["up"], f"labels of {name} in {rule}"
+
+
+def test_the_alerts_are_computed_from_metrics_that_there_are(site: Site) -> None:
+    known = exported(site) | OF_PROMETHEUS | {rule["record"]: set() for rule in rules("record")}
+    of_stores = rules_of(OF_STORES)
+    check_metrics(known, [rule for rule in rules("alert") + rules("record") if rule not in of_stores])
+
+
+def test_the_alerts_of_the_stores_are_computed_from_what_their_exporters_have(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    known = OF_PROMETHEUS | KMINION | CLICKHOUSE
+    try:
+        with running_redis() as redis:
+            sources = {
+                "prometheus-postgres-exporter": {"DATA_SOURCE_NAME": f"{postgres.url}?sslmode=disable"},
+                "prometheus-redis-exporter": {"REDIS_ADDR": redis.url},
+            }
+            for program, environment in sources.items():
+                with running_exporter(program, environment, tmp_path / program) as url:
+                    known |= metrics_of(httpx.get(f"{url}/metrics", timeout=30).text)
+    except ServerMissing as error:
+        pytest.skip(str(error))
+    check_metrics(known, rules_of(OF_STORES))
 
 
 def test_what_an_expression_reads_is_found() -> None:

@@ -28,12 +28,15 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {"gateway", "topic", "sink"}
 ENDS = {"topic"}
 """Services that do one thing and end."""
-FULL_VERSION = re.compile(r"^[a-z0-9./-]+:v?\d+\.\d+[\w.-]*$")
+FULL_VERSION = re.compile(r"^[a-z0-9._/-]+:v?\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?$")
 WRITES_ITS_ROOT = {
     "kafka": "the image writes server.properties from its variables",
     "clickhouse": "the image writes its first user",
     "grafana": "its plugins bring files along",
 }
+
+PUBLIC = "caddy"
+"""Serves others than this machine, if its profile is chosen."""
 
 every_service = pytest.mark.parametrize("name", list(SERVICES))
 
@@ -46,8 +49,14 @@ def test_everything_is_there() -> None:
         "kafka",
         "clickhouse",
         "prometheus",
+        "alertmanager",
         "grafana",
+        "postgres-exporter",
+        "redis-exporter",
+        "kafka-exporter",
+        "caddy",
     }
+    assert [name for name, service in SERVICES.items() if "profiles" in service] == ["caddy"]
 
 
 def test_what_clients_store_has_a_bounded_memory_apart_from_limits() -> None:
@@ -73,11 +82,13 @@ def test_images_are_pinned(name: str) -> None:
 def test_rights_are_given_up(name: str) -> None:
     service = SERVICES[name]
     assert service["cap_drop"] == ["ALL"]
-    assert "cap_add" not in service
+    assert service.get("cap_add") == (["NET_BIND_SERVICE"] if name == PUBLIC else None)
     assert "privileged" not in service
     assert "no-new-privileges:true" in service["security_opt"]
     assert service.get("read_only", False) == (name not in WRITES_ITS_ROOT)
-    if name != "kafka":  # whose image says itself that it is not root
+    if name == PUBLIC:
+        assert "user" not in service, "the image's folders of certificates are root's"
+    elif name != "kafka":  # whose image says itself that it is not root
         assert service["user"].split(":")[0] not in {"", "0", "root"}
 
 
@@ -85,7 +96,7 @@ def test_rights_are_given_up(name: str) -> None:
 def test_every_service_has_bounds(name: str) -> None:
     """Of memory, cores and processes. A container cannot have more cores than there are, and a machine may have one."""
     service = SERVICES[name]
-    assert bytes_of(service["mem_limit"]) >= 2**29
+    assert bytes_of(service["mem_limit"]) >= 2**27
     assert float(service["cpus"]) == (0 if name == "gateway" else 1), "0: all there are"
     assert 128 <= service["pids_limit"] <= 4096
 
@@ -100,8 +111,23 @@ def test_what_a_store_is_told_to_use_fits_into_its_bounds() -> None:
 
 
 def test_the_gateways_bounds_can_be_set() -> None:
-    gateway = load_compose({**SECRETS, "GATEWAY_MEMORY": "24g", "GATEWAY_CPUS": "6"})["services"]["gateway"]
+    stated = {"GATEWAY_MEMORY": "24g", "GATEWAY_CPUS": "6", "GATEWAY_KV_CACHE": "8GiB"}
+    gateway = load_compose({**SECRETS, **stated})["services"]["gateway"]
     assert (gateway["mem_limit"], gateway["cpus"]) == ("24g", "6")
+    assert gateway["environment"]["TURNPIKE_KV_CACHE_BYTES"] == "8GiB"
+
+
+def test_the_machine_needs_what_the_bounds_add_up_to(no_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the file and the docs state it; the KV cache of both of the catalogue's models is a part of the gateway's."""
+    total = sum(bytes_of(service["mem_limit"]) for service in SERVICES.values())
+    assert 15 * 2**30 < total <= 16 * 2**30
+    assert "add up to 16 GiB" in compose_text()
+    assert "needs 16 GB" in (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    gateway = SERVICES["gateway"]
+    monkeypatch.setenv("TURNPIKE_KV_CACHE_BYTES", gateway["environment"]["TURNPIKE_KV_CACHE_BYTES"])
+    kv_cache_bytes = Settings().kv_cache_bytes
+    assert kv_cache_bytes is not None
+    assert 2 * kv_cache_bytes + 2**30 <= bytes_of(gateway["mem_limit"])
 
 
 def bytes_of(text: str) -> int:
@@ -143,13 +169,14 @@ def test_who_waits_waits_for_what_can_come(name: str) -> None:
 @every_service
 def test_ports_are_this_machines_alone(name: str) -> None:
     for port in SERVICES[name].get("ports", []):
-        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
+        assert re.fullmatch(r"(80|443):\d+(/udp)?" if name == PUBLIC else r"127\.0\.0\.1:\d+:\d+", port)
     assert "network_mode" not in SERVICES[name]
 
 
 def test_stores_publish_nothing_and_have_no_way_out() -> None:
     assert COMPOSE["networks"]["stores"] == {"internal": True}
-    for name in ("postgres", "redis", "redis-sessions", "kafka", "clickhouse"):
+    exporters = [name for name in SERVICES if name.endswith("-exporter")]
+    for name in ("postgres", "redis", "redis-sessions", "kafka", "clickhouse", *exporters):
         assert SERVICES[name]["networks"] == ["stores"]
         assert "ports" not in SERVICES[name]
 
@@ -241,6 +268,14 @@ def test_prometheus_scrapes_what_serves_metrics() -> None:
     port = SERVICES["sink"]["command"][SERVICES["sink"]["command"].index("--metrics-port") + 1]
     assert targets["turnpike-sink"] == [f"sink:{port}"]
     assert targets["turnpike-gateway"] == [f"gateway:{image_environment('cpu')['TURNPIKE_PORT']}"]
+    for job, port in (("postgres", "9187"), ("kafka", "9308")):
+        assert targets[job] == [f"{job}-exporter:{port}"]
+        assert f":{port}/" in SERVICES[f"{job}-exporter"]["healthcheck"]["test"][-1]
+    assert SERVICES["kafka-exporter"]["environment"]["EXPORTER_PORT"] == "9308"
+    served = ElementTree.parse(ROOT / "deploy" / "compose" / "clickhouse-prometheus.xml").getroot()
+    assert targets["clickhouse"] == [f"clickhouse:{served.findtext('prometheus/port')}"]
+    for host in {target.partition(":")[0] for each in targets.values() for target in each} - {"localhost"}:
+        assert set(SERVICES[host]["networks"]) & set(SERVICES["prometheus"]["networks"])
     mounts = {mount.split(":")[1]: mount.split(":")[0] for mount in SERVICES["prometheus"]["volumes"]}
     assert mounts["/etc/prometheus"] == "./deploy/prometheus"
 
@@ -259,7 +294,7 @@ def test_grafana_has_what_its_provisioning_asks_for() -> None:
 
 
 def test_grafana_reads_clickhouse_as_a_user_who_cannot_write() -> None:
-    (mount,) = [each for each in SERVICES["clickhouse"]["volumes"] if each.startswith("./")]
+    (mount,) = [each for each in SERVICES["clickhouse"]["volumes"] if "/users.d/" in each]
     users = ElementTree.parse(ROOT / mount.split(":")[0]).getroot()
     environment = SERVICES["grafana"]["environment"]
     user = users.find(f"users/{environment['CLICKHOUSE_USER']}")
