@@ -1,6 +1,7 @@
 # The gateway, and everything else that `turnpike` does, as an image.
 #
-#   docker build --target cpu -t turnpike:0.2.0 .
+#   docker build --target cpu -t turnpike:0.2.0 .                   beside servers of its stores: compose, Kubernetes
+#   docker build --target standalone -t turnpike:0.2.0-standalone . by itself: with the embedded store of usage, 0.5 GB more
 #   docker build --target gpu -t turnpike:0.2.0-gpu .
 #
 # It runs as user 10001 on a read-only root file system: what it keeps goes to /var/lib/turnpike, what it could fetch or
@@ -41,16 +42,21 @@ RUN apt-get update \
     && pip install --no-cache-dir --no-deps --require-hashes -r requirements-build.lock \
     && pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
 
-# What a lock names, with its hashes, and nothing beyond it. Serving on a CPU takes no torch.
+# What a lock names, with its hashes, and nothing beyond it: no pip, and none of the packages' own tests. Bytecode stays: the
+# root cannot be written, and without it each start compiles all that it imports. Serving on a CPU takes no torch.
 FROM python:3.11.15-slim-bookworm AS locked-cpu
 WORKDIR /src
 COPY requirements.lock ./
-RUN python -m venv /opt/turnpike \
-    && /opt/turnpike/bin/pip install --no-cache-dir --no-deps --require-hashes -r requirements.lock
+RUN python -m venv --without-pip /opt/turnpike \
+    && pip --python /opt/turnpike/bin/python install --no-cache-dir --no-deps --require-hashes -r requirements.lock \
+    && find /opt/turnpike -type d -name tests -prune -exec rm -r {} +
 
-FROM locked-cpu AS packages-cpu
+FROM locked-cpu AS packages-standalone
 RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
-    /opt/turnpike/bin/pip install --no-cache-dir --no-deps /wheels/turnpike-*.whl
+    pip --python /opt/turnpike/bin/python install --no-cache-dir --no-deps /wheels/turnpike-*.whl
+
+FROM packages-standalone AS packages-cpu
+RUN pip --python /opt/turnpike/bin/python uninstall --yes chdb-core
 
 FROM python:3.11.15-slim-bookworm AS locked-gpu
 WORKDIR /src
@@ -77,6 +83,10 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
     TRITON_CACHE_DIR=/var/cache/turnpike/triton \
     TURNPIKE_DEVICE=cuda
+USER 10001:10001
+
+FROM base AS standalone
+COPY --from=packages-standalone /opt/turnpike /opt/turnpike
 USER 10001:10001
 
 # Last, so that it is what a build without --target makes.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from typer.testing import CliRunner
 from gateway.config.settings import Settings
 from gateway.management.cli import app
 from tests.deploy.dockerfile import DOCKERFILE, ROOT, command_of, image_environment, inherited, last, stages
+from tests.deploy.test_locks import here
 from tests.support.wheel import build_wheel
 
-TARGETS = ("cpu", "gpu")
+TARGETS = ("cpu", "standalone", "gpu")
 PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?$")
 SITE_PACKAGES = "/opt/turnpike/lib/python3.11/site-packages"
 
@@ -102,18 +104,53 @@ def test_no_compiler_but_the_one_that_triton_asks_for() -> None:
         assert words & compilers == ({"gcc"} if target == "gpu" else set())
 
 
-@pytest.mark.parametrize(("target", "lock"), [("cpu", "requirements.lock"), ("gpu", "requirements-gpu.lock")])
+@pytest.mark.parametrize(
+    ("target", "lock"),
+    [("cpu", "requirements.lock"), ("standalone", "requirements.lock"), ("gpu", "requirements-gpu.lock")],
+)
 def test_packages_are_those_of_the_lock(target: str, lock: str) -> None:
     """Nothing else is resolved: what comes with its hashes comes first, on a GPU torch by its pin finds what it needs
     there, and the program brings nothing along."""
     stages_of = inherited(f"packages-{target}")
-    installs = [rest for stage in stages_of for rest in stage.all("RUN") if "pip install" in rest]
+    commands = [each for stage in stages_of for rest in stage.all("RUN") for each in rest.split(" && ")]
+    installs = [
+        each.partition(" install ")[2] for each in commands if re.search(r"\bpip( --python \S+)? install ", each)
+    ]
     torch = ["--no-cache-dir torch==2.13.0"] if target == "gpu" else []
-    assert [rest.partition("pip install ")[2] for rest in installs] == [
+    assert installs == [
         f"--no-cache-dir --no-deps --require-hashes -r {lock}",
         *torch,
         "--no-cache-dir --no-deps /wheels/turnpike-*.whl",
     ]
+
+
+def test_the_embedded_store_is_in_the_image_that_runs_by_itself_alone() -> None:
+    removed = {
+        target: [rest for stage in inherited(f"packages-{target}") for rest in stage.all("RUN") if "uninstall" in rest]
+        for target in ("cpu", "standalone")
+    }
+    assert removed["standalone"] == []
+    (command,) = removed["cpu"]
+    assert command.split()[-1] == "chdb-core"
+    for target in removed:
+        (copied,) = [words.split() for words in stages()[target].all("COPY")]
+        assert copied == [f"--from=packages-{target}", "/opt/turnpike", "/opt/turnpike"]
+
+
+def test_the_packages_of_the_cpu_image_take_less_than_300_mb() -> None:
+    """As they are installed here, without their own tests and chDB: each file, and each module's bytecode as if it were
+    as large. An image of 700 MB has room for the base image and the program besides."""
+    counted = {
+        name: sum(
+            path.stat().st_size * (2 if path.suffix == ".py" else 1)
+            for each in metadata.files(name) or ()
+            if not {"tests", "__pycache__"} & set(each.parts) and (path := Path(each.locate())).is_file()
+        )
+        for name in here("requirements.lock").keys() - {"chdb-core"}
+    }
+    assert all(counted.values()), counted
+    largest = sorted(counted.items(), key=lambda each: -each[1])[:10]
+    assert 200e6 < sum(counted.values()) < 300e6, largest
 
 
 def test_the_wheel_is_built_by_what_is_locked() -> None:
