@@ -86,7 +86,7 @@ def images_of(root: Path = ROOT) -> list[tuple[str, Image]]:
 
 
 def disagreements(images: Sequence[tuple[str, Image]], version: str) -> list[str]:
-    """What is wrong with the files by themselves."""
+    """Contradictions between the files, and tags that are no full version."""
     found = []
     stated: dict[str, set[str]] = {}
     for file, image in images:
@@ -103,7 +103,7 @@ def disagreements(images: Sequence[tuple[str, Image]], version: str) -> list[str
 
 
 def digest_of(image: Image, registry: str) -> str:
-    """What the tag is now.
+    """Look up the digest that the tag has now.
 
     Raises:
         RegistryError: the registry does not answer, or has no such tag.

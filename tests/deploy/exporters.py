@@ -17,13 +17,13 @@ KMINION = {
     "kminion_exporter_up": {"version"},
     "kminion_kafka_consumer_group_topic_lag": {"group_id", "topic_name"},
 }
-"""What rules read of Kafka's exporter, as it documents it (KMinion, docs/metrics.md): it is in no package."""
+"""Metrics of Kafka's exporter that rules read, as it documents them (KMinion, docs/metrics.md): it is in no package."""
 CLICKHOUSE = {
     "ClickHouseAsyncMetrics_DiskAvailable_default": set[str](),
     "ClickHouseAsyncMetrics_DiskTotal_default": set[str](),
     "ClickHouseAsyncMetrics_MaxPartCountForPartition": set[str](),
 }
-"""What rules read of ClickHouse's server (system.asynchronous_metrics): its engine alone has no such table."""
+"""Metrics of ClickHouse's server that rules read (system.asynchronous_metrics): the engine alone lacks that table."""
 
 
 @contextmanager

@@ -58,7 +58,7 @@ def rendered_chart(values: Mapping[str, Any], namespace: str = "turnpike", chart
 
 
 def chart_notes(values: Mapping[str, Any], namespace: str = "turnpike") -> str:
-    """What `helm install` prints."""
+    """Return the text that `helm install` prints."""
     (text,) = [
         text for name, text in _files(json.dumps(values), namespace, CHART).items() if name.endswith("NOTES.txt")
     ]

@@ -23,7 +23,7 @@ HEALTH, TLS, PLAIN = "8081", "8443", "8080"
 
 @dataclass
 class Upstream:
-    """What stands for the gateway: it writes an event, and the second one once the first was read."""
+    """Stand-in of the gateway: it writes an event, and the second one once the first was read."""
 
     server: ThreadingHTTPServer
     first_was_read: threading.Event = field(default_factory=threading.Event)
