@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gateway.config.settings import Settings
 from gateway.management.cli import app
 from tests.deploy.dockerfile import DOCKERFILE, ROOT, command_of, image_environment, inherited, last, stages
-from tests.deploy.test_locks import here
+from tests.deploy.locks import here
 from tests.support.wheel import build_wheel
 
 TARGETS = ("cpu", "standalone", "gpu")

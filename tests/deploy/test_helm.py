@@ -29,8 +29,7 @@ from tests.deploy.helm import (
     packaged_chart,
     rendered_chart,
 )
-from tests.deploy.prometheus_server import prometheus_program
-from tests.deploy.test_kubernetes import (
+from tests.deploy.manifests import (
     KUBERNETES,
     SECRET_SETTINGS,
     Manifest,
@@ -40,6 +39,7 @@ from tests.deploy.test_kubernetes import (
     problems,
     rendered,
 )
+from tests.deploy.prometheus_server import prometheus_program
 from tests.support.servers import ServerMissing
 
 pytestmark = pytest.mark.skipif(not (LIBRARY / "helm_python").is_dir(), reason=HELM_MISSING)

@@ -3,17 +3,14 @@
 import json
 import re
 import shutil
-import subprocess
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
-from functools import cache
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -28,81 +25,25 @@ from gateway.management.cli import app
 from gateway.process.server import CUT_S
 from gateway.telemetry.metrics import Metrics
 from tests.deploy.dockerfile import ROOT, command_of, image_environment, last
+from tests.deploy.manifests import (
+    KUBERNETES,
+    MANIFESTS,
+    SECRET_SETTINGS,
+    containers,
+    gateway_container,
+    kustomized,
+    one,
+    patience_s,
+    port_names,
+    problems,
+    rendered,
+    settings_map,
+    workloads,
+)
 
-MANIFESTS = ROOT / "deploy" / "kubernetes"
 RENDERED = ("base", "gpu")
-INSTALL = "kubernetes.io/docs/tasks/tools, 1.27 or newer"
-KUBERNETES = ("1.32", kubernetes_validate.latest_version())
-"""The oldest version whose fields are used, and the newest that is known."""
-SECRET_SETTINGS = {
-    ENV_PREFIX + name.upper() for name, field in Settings.model_fields.items() if "Secret" in str(field.annotation)
-}
-
-Manifest = dict[str, Any]
 
 every_overlay = pytest.mark.parametrize("overlay", RENDERED)
-
-
-@cache
-def _kustomized(folder: Path) -> str:
-    asked = ["kubectl", "version", "--client", "--output", "json"]
-    if shutil.which("kubectl") is None:
-        pytest.skip(f"kubectl is not installed: {INSTALL}")
-    version = json.loads(subprocess.run(asked, capture_output=True, check=True).stdout).get("kustomizeVersion", "v0")
-    if int(version.removeprefix("v").partition(".")[0]) < 5:
-        pytest.skip(f"kubectl is too old, with kustomize {version}: {INSTALL}")
-    done = subprocess.run(["kubectl", "kustomize", folder], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def rendered(overlay: str) -> list[Manifest]:
-    """The manifests that `kubectl apply -k` sends."""
-    return list(yaml.safe_load_all(_kustomized(MANIFESTS / overlay)))
-
-
-def one(manifests: list[Manifest], kind: str, name: str) -> Manifest:
-    (found,) = [each for each in manifests if (each["kind"], each["metadata"]["name"]) == (kind, name)]
-    return found
-
-
-def workloads(manifests: list[Manifest]) -> list[Manifest]:
-    return [one(manifests, "StatefulSet", "gateway"), one(manifests, "Deployment", "sink")]
-
-
-def containers(workload: Manifest) -> Iterator[Manifest]:
-    pod = workload["spec"]["template"]["spec"]
-    yield from pod.get("initContainers", [])
-    yield from pod["containers"]
-
-
-def port_names(workload: Manifest) -> set[str]:
-    return {port["name"] for container in containers(workload) for port in container.get("ports", [])}
-
-
-def gateway_container(manifests: list[Manifest]) -> Manifest:
-    (container,) = one(manifests, "StatefulSet", "gateway")["spec"]["template"]["spec"]["containers"]
-    return dict(container)
-
-
-def settings_map(manifests: list[Manifest]) -> dict[str, str]:
-    (found,) = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]
-    return dict(found)
-
-
-def patience_s(probe: Mapping[str, Any]) -> int:
-    """For how long it may fail before something happens."""
-    return int(probe["periodSeconds"] * probe["failureThreshold"])
-
-
-def problems(manifest: Manifest, versions: Sequence[str] = KUBERNETES) -> list[str]:
-    found = []
-    for version in versions:
-        try:
-            kubernetes_validate.validate(manifest, version, strict=True)
-        except kubernetes_validate.ValidationError as error:
-            found.append(f"{version}: {error.message}")
-    return found
 
 
 @every_overlay
@@ -398,7 +339,7 @@ def test_the_overlay_in_the_readme_works(tmp_path: Path) -> None:
     example = readme[readme.index("    resources: [../base]") :].partition("\n\n")[0]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "kustomization.yaml").write_text(textwrap.dedent(example), encoding="utf-8")
-    manifests = list(yaml.safe_load_all(_kustomized(tmp_path / "mine")))
+    manifests = list(yaml.safe_load_all(kustomized(tmp_path / "mine")))
     assert gateway_container(manifests)["image"].startswith("registry.example.com/turnpike:")
     stated = settings_map(manifests)
     assert stated.items() > settings_map(rendered("base")).items()
