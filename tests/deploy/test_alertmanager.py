@@ -22,7 +22,8 @@ from tests.deploy.prometheus_server import running_prometheus
 from tests.support.servers import START_DEADLINE_S, ServerMissing, free_port
 
 FOLDER = ROOT / "deploy" / "alertmanager"
-SERVICE: dict[str, Any] = load_compose(dict.fromkeys(required_variables(), "x"))["services"]["alertmanager"]
+SERVICES: dict[str, dict[str, Any]] = load_compose(dict.fromkeys(required_variables(), "x"))["services"]
+SERVICE = SERVICES["alertmanager"]
 MISSING = "Alertmanager is not installed: apt-get install -y --no-install-recommends prometheus-alertmanager"
 
 
@@ -40,6 +41,10 @@ def started(url: str, program: str, folder: Path, *options: str) -> subprocess.C
         text=True,
         check=False,
     )
+
+
+def external_url(service: str) -> list[str]:
+    return [option for option in SERVICES[service]["command"] if option.startswith("--web.external-url=")]
 
 
 def receivers(folder: Path) -> list[dict[str, Any]]:
@@ -201,12 +206,15 @@ def test_an_alert_of_prometheus_arrives_at_the_webhook(tmp_path: Path) -> None:
                 "alerting": {"alertmanagers": [{"static_configs": [{"targets": [address]}]}]},
             }
             # It sends an alert again, as it finds Alertmanager later than its first alert.
-            with running_prometheus(yaml.safe_dump(config), "--rules.alert.resend-delay=1s"):
+            options = [*external_url("prometheus"), "--rules.alert.resend-delay=1s"]
+            with running_prometheus(yaml.safe_dump(config), *options):
                 message = came.get(timeout=60)
     except ServerMissing as error:
         pytest.skip(str(error))
     assert (message["status"], message["receiver"]) == ("firing", "page")
+    assert message["externalURL"] == "http://127.0.0.1:9093"
     (alert,) = message["alerts"]
+    assert alert["generatorURL"].startswith("http://127.0.0.1:9090/graph?"), "a link that its reader can open"
     assert alert["labels"]["alertname"] == "TurnpikeGatewayDown"
     assert alert["annotations"]["summary"] == down["annotations"]["summary"]
     assert alert["annotations"]["runbook_url"] == ("https://docs.example.com/docs/runbooks.md#turnpikegatewaydown")
