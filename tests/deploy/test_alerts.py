@@ -37,6 +37,8 @@ ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
 CASES = RULES.with_name("alerts.test.yml")
 RUNBOOKS = ROOT / "docs" / "runbooks.md"
+DASHBOARDS = ROOT / "deploy" / "grafana" / "dashboards"
+GRAFANA_BASE = "{{ $externalLabels.grafana_base }}"
 RUNBOOK_BASE = "{{ $externalLabels.runbook_base }}"
 OF_PROMETHEUS = {"up": {"job", "instance"}}
 """Metrics that it makes itself, and their labels; those that it adds to every one."""
@@ -87,10 +89,12 @@ def test_each_alert_is_tried_on_what_is_bad_and_on_what_is_good() -> None:
 def test_each_alert_says_what_is_wrong_and_where_to_read_on() -> None:
     headings = re.findall(r"^#+ (.+)$", RUNBOOKS.read_text(encoding="utf-8"), re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    dashboards = {json.loads(path.read_bytes())["uid"] for path in DASHBOARDS.iterdir()}
     for rule in rules("alert"):
         assert rule["labels"]["severity"] in {"page", "ticket"}
         said = rule["annotations"]
-        assert said.keys() == {"summary", "description", "runbook_url"}
+        assert said.keys() == {"summary", "description", "runbook_url", "dashboard_url"}
+        assert said["dashboard_url"].removeprefix(f"{GRAFANA_BASE}d/") in dashboards
         assert said["runbook_url"].startswith(RUNBOOK_BASE)
         path, _, anchor = said["runbook_url"].removeprefix(RUNBOOK_BASE).partition("#")
         assert (ROOT / path, anchor) == (RUNBOOKS, rule["alert"].lower())

@@ -280,6 +280,13 @@ def test_prometheus_scrapes_what_serves_metrics() -> None:
     assert mounts["/etc/prometheus"] == "./deploy/prometheus"
 
 
+def test_alerts_lead_to_grafana_where_it_is() -> None:
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text(encoding="utf-8"))
+    (port,) = SERVICES["grafana"]["ports"]
+    host, published, _ = port.split(":")
+    assert config["global"]["external_labels"]["grafana_base"] == f"http://{host}:{published}/"
+
+
 def test_grafana_has_what_its_provisioning_asks_for() -> None:
     environment, mounts = SERVICES["grafana"]["environment"], SERVICES["grafana"]["volumes"]
     provisioning = ROOT / "deploy" / "grafana" / "provisioning"

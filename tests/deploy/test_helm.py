@@ -294,7 +294,8 @@ def test_the_rules_are_those_of_the_file(tmp_path: Path) -> None:
     rule = one(rendered_chart(EVERYTHING), "PrometheusRule", "turnpike")
     assert rule["spec"] == expected
     based = deepcopy(EVERYTHING)
-    based["monitoring"]["rules"]["runbookBase"] = "https://docs.example.com/turnpike/"  # type: ignore[index]
+    bases = {"runbookBase": "https://docs.example.com/turnpike/", "grafanaBase": "https://grafana.example.com/"}
+    based["monitoring"]["rules"] |= bases  # type: ignore[index]
     spec = one(rendered_chart(based), "PrometheusRule", "turnpike")["spec"]
     urls = [
         each["annotations"]["runbook_url"] for group in spec["groups"] for each in group["rules"] if "alert" in each
