@@ -51,5 +51,9 @@ class CreditTooLarge(BillingError):
     """The amount is more than is left of the invoice or of its line."""
 
 
+class InvoiceSettled(BillingError):
+    """The invoice is paid or void already."""
+
+
 class IdempotencyConflict(BillingError):
     """The idempotency key belongs to another entry."""

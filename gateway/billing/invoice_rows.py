@@ -2,21 +2,35 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from gateway.billing.invoices import CreditNote, Invoice, InvoiceLine, Statement, add_up
+from gateway.billing.invoices import (
+    CreditNote,
+    Invoice,
+    InvoiceLine,
+    InvoiceStatus,
+    Settlement,
+    Statement,
+    add_up,
+)
 from gateway.billing.month import Month
 from gateway.billing.prices import Price
-from gateway.billing.tables import CreditNoteRow, InvoiceLineRow, InvoiceRow
+from gateway.billing.tables import CreditNoteRow, InvoiceLineRow, InvoiceRow, InvoiceSettlementRow
+from gateway.billing.terms import InvoiceTerms
 from gateway.billing.usage import LineKey, UsageSum
+from gateway.common.party import NO_PARTY, Party
 
 
-async def insert_invoice(connection: AsyncConnection, statement: Statement, now: datetime) -> Invoice:
+async def insert_invoice(
+    connection: AsyncConnection, statement: Statement, terms: InvoiceTerms, now: datetime
+) -> Invoice:
     """Insert an invoice with the next number of its month. The caller has locked the books (`lock_books`)."""
+    due_date = terms.due_date(now)
     sequence = await _next_sequence(connection, InvoiceRow, statement.month)
     number = f"INV-{statement.month}-{sequence:06d}"
     row = {
@@ -29,11 +43,27 @@ async def insert_invoice(connection: AsyncConnection, statement: Statement, now:
         "events": statement.events,
         "digest": statement.digest,
         "finalised_at": now,
+        "issuer": asdict(terms.issuer),
+        "bill_to": asdict(terms.bill_to),
+        "due_date": due_date,
+        "tax_rate": terms.tax_rate,
     }
     await connection.execute(insert(InvoiceRow).values(row))
     lines = [_line_row(number, index, line) for index, line in enumerate(statement.lines, 1)]
     await connection.execute(insert(InvoiceLineRow), lines)
-    return Invoice(number, statement, now)
+    return Invoice(number, statement, now, terms=replace(terms, payment_days=None), due_date=due_date)
+
+
+async def insert_settlement(connection: AsyncConnection, number: str, settlement: Settlement) -> None:
+    """Insert the settlement of an invoice that has none. The caller has locked the books (`lock_books`)."""
+    row = {
+        "invoice_number": number,
+        "status": settlement.status.value,
+        "amount_cents": settlement.amount_cents,
+        "note": settlement.note,
+        "created_at": settlement.at,
+    }
+    await connection.execute(insert(InvoiceSettlementRow).values(row))
 
 
 async def insert_credit_note(
@@ -70,7 +100,12 @@ async def find_invoices(connection: AsyncConnection, *conditions: Any) -> tuple[
     of_chosen = CreditNoteRow.invoice_number.in_(chosen)
     for row in (await connection.execute(_NOTES.where(of_chosen).order_by(CreditNoteRow.number))).all():
         notes[row.invoice_number].append(CreditNote(*row))
-    return tuple(_invoice(row, lines[row.number], notes[row.number]) for row in rows)
+    settled = InvoiceSettlementRow.invoice_number.in_(chosen)
+    settlements = {
+        row.invoice_number: Settlement(InvoiceStatus(row.status), row.amount_cents, row.note, row.created_at)
+        for row in (await connection.execute(_SETTLEMENTS.where(settled))).all()
+    }
+    return tuple(_invoice(row, lines[row.number], notes[row.number], settlements.get(row.number)) for row in rows)
 
 
 async def read_invoiced_months(connection: AsyncConnection, tenant_id: str) -> frozenset[Month]:
@@ -149,11 +184,21 @@ def _line(row: Row[*tuple[Any, ...]]) -> InvoiceLine:
     )
 
 
-def _invoice(row: Row[*tuple[Any, ...]], lines: Sequence[InvoiceLine], notes: Sequence[CreditNote]) -> Invoice:
+def _invoice(
+    row: Row[*tuple[Any, ...]],
+    lines: Sequence[InvoiceLine],
+    notes: Sequence[CreditNote],
+    settlement: Settlement | None,
+) -> Invoice:
     statement = Statement(row.tenant_id, row.tenant_name, Month.parse(row.month), tuple(lines))
     stored = (row.total_nanodollars, row.events, row.digest)
     assert stored == (statement.total_nanodollars, statement.events, statement.digest), f"{row.number} is not its lines"
-    return Invoice(row.number, statement, row.finalised_at, tuple(notes))
+    terms = InvoiceTerms(_party(row.issuer), _party(row.bill_to), tax_rate=row.tax_rate)
+    return Invoice(row.number, statement, row.finalised_at, tuple(notes), terms, row.due_date, settlement)
+
+
+def _party(fields: Mapping[str, str] | None) -> Party:
+    return NO_PARTY if fields is None else Party(**fields)
 
 
 _INVOICES = select(*InvoiceRow.__table__.columns)
@@ -165,4 +210,11 @@ _NOTES = select(
     CreditNoteRow.amount_nanodollars,
     CreditNoteRow.reason,
     CreditNoteRow.created_at,
+)
+_SETTLEMENTS = select(
+    InvoiceSettlementRow.invoice_number,
+    InvoiceSettlementRow.status,
+    InvoiceSettlementRow.amount_cents,
+    InvoiceSettlementRow.note,
+    InvoiceSettlementRow.created_at,
 )

@@ -8,11 +8,14 @@ thus on one invoice, in whatever order events arrive and months are closed.
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
+from enum import StrEnum
 
 from gateway.billing.errors import BooksDiffer
 from gateway.billing.month import Month
+from gateway.billing.payable import Payable, payable
 from gateway.billing.prices import Price, PriceVersion
+from gateway.billing.terms import NO_TERMS, InvoiceTerms
 from gateway.billing.usage import DIGEST_MODULUS, NOTHING, LineKey, UsageSum
 
 
@@ -70,11 +73,18 @@ class Discrepancy:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A statement that can still change. `open_months`: earlier months with usage and without an invoice."""
+    """A statement that can still change. `open_months`: earlier months with usage and without an invoice. `terms`: of a
+    final invoice that was made now."""
 
     statement: Statement
     discrepancies: tuple[Discrepancy, ...]
     open_months: tuple[Month, ...]
+    terms: InvoiceTerms = NO_TERMS
+
+    @property
+    def payable(self) -> Payable:
+        """The amount that would be paid."""
+        return payable(self.statement.total_nanodollars, self.terms.tax_rate)
 
     def check(self) -> None:
         """Check that all lines add up.
@@ -99,14 +109,44 @@ class CreditNote:
     created_at: datetime
 
 
+class InvoiceStatus(StrEnum):
+    """The status of a final invoice, as Stripe has them. A draft is none of these."""
+
+    OPEN = "open"
+    PAID = "paid"
+    VOID = "void"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The end of an open invoice: it is paid, or void. `amount_cents`: paid; 0 of a void invoice. `note`: reference of
+    the payment, or the reason."""
+
+    status: InvoiceStatus
+    amount_cents: int
+    note: str
+    at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class Invoice:
-    """A final statement. Only credit notes can be added to it."""
+    """A final statement. Its lines and terms do not change; credit notes and one settlement can be added to it.
+
+    `due_date`: the last day of the payment period; None: none is stated. `terms.payment_days` is not kept.
+    """
 
     number: str
     statement: Statement
     finalised_at: datetime
     credit_notes: tuple[CreditNote, ...] = ()
+    terms: InvoiceTerms = NO_TERMS
+    due_date: date | None = None
+    settlement: Settlement | None = None
+
+    @property
+    def status(self) -> InvoiceStatus:
+        """Open until it is settled."""
+        return InvoiceStatus.OPEN if self.settlement is None else self.settlement.status
 
     @property
     def credited_nanodollars(self) -> int:
@@ -115,8 +155,39 @@ class Invoice:
 
     @property
     def due_nanodollars(self) -> int:
-        """Amount that is owed after the credit notes."""
+        """Exact sum of the lines less the credit notes, before rounding, tax and payment."""
         return self.statement.total_nanodollars - self.credited_nanodollars
+
+    @property
+    def amounts(self) -> "PayableAmounts":
+        """Its amounts in cents."""
+        paid = 0 if self.settlement is None else self.settlement.amount_cents
+        void = self.status is InvoiceStatus.VOID
+        exact = (self.statement.total_nanodollars, self.credited_nanodollars)
+        return payable_amounts(*exact, self.terms.tax_rate, paid_cents=paid, void=void)
+
+
+@dataclass(frozen=True, slots=True)
+class PayableAmounts:
+    """Whole cents of an invoice: as it was issued, and what credit notes, payment and voiding have left of it.
+
+    `due_cents`: 0 of a void invoice; below 0, if a credit note came after the payment: to be paid back.
+    """
+
+    issued: Payable
+    credited_cents: int
+    paid_cents: int
+    due_cents: int
+
+
+def payable_amounts(
+    total_nanodollars: int, credited_nanodollars: int, tax_rate: int, *, paid_cents: int = 0, void: bool = False
+) -> PayableAmounts:
+    """The amounts in cents of the exact sums of the lines and of the credit notes."""
+    issued = payable(total_nanodollars, tax_rate)
+    left = payable(total_nanodollars - credited_nanodollars, tax_rate)
+    due = 0 if void else left.total_cents - paid_cents
+    return PayableAmounts(issued, issued.total_cents - left.total_cents, paid_cents, due)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,29 +1,49 @@
 """Makes drafts, final invoices and credit notes from usage and the books."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.billing.books import TenantName, check_text, find_tenant, reading
-from gateway.billing.errors import CreditTooLarge, InvalidAmount, MonthIsFinal, MonthIsOpen, UnknownInvoice
+from gateway.billing.errors import (
+    CreditTooLarge,
+    InvalidAmount,
+    InvoiceSettled,
+    MonthIsFinal,
+    MonthIsOpen,
+    UnknownInvoice,
+)
 from gateway.billing.invoice_rows import (
     find_invoices,
     insert_credit_note,
     insert_invoice,
+    insert_settlement,
     read_charges,
     read_charges_by_tenant,
     read_invoiced_months,
 )
-from gateway.billing.invoices import ComputedLines, CreditNote, Draft, Invoice, Statement, compute_lines, select_months
+from gateway.billing.invoices import (
+    ComputedLines,
+    CreditNote,
+    Draft,
+    Invoice,
+    InvoiceStatus,
+    Settlement,
+    Statement,
+    compute_lines,
+    select_months,
+)
 from gateway.billing.money import dollars
 from gateway.billing.month import Month
 from gateway.billing.price_store import read_versions
 from gateway.billing.prices import PriceVersion
 from gateway.billing.tables import InvoiceRow
+from gateway.billing.terms import NO_TERMS, InvoiceTerms
 from gateway.billing.usage import LineKey, UsageSum, UsageTotals
+from gateway.tenancy.policies import BILL_TO
 from gateway.tenancy.tables import TenantRow
 
 LOOK_BACK_MONTHS = 12
@@ -43,7 +63,7 @@ class InvoiceStore:
             UnknownInvoice: there is no such invoice.
         """
         async with reading(self._database) as connection:
-            return await _find(connection, number)
+            return await find_invoice(connection, number)
 
     async def list(self, *, tenant_name: str | None = None, month: Month | None = None) -> tuple[Invoice, ...]:
         """Invoices by number: all, or those of a tenant, or of a month.
@@ -76,7 +96,8 @@ class Invoicing:
     """Drafts invoices, and reads the input of `make_invoice`. Every method raises `StoreUnavailable` if the database
     does not answer, and `AnalyticsAway` if the usage cannot be read.
 
-    `grace_s`: seconds after the end of a month in which its late events are awaited.
+    `grace_s`: seconds after the end of a month in which its late events are awaited. `terms`: of invoices from now on,
+    without a bill-to, which is the tenant's own.
     """
 
     def __init__(
@@ -85,11 +106,13 @@ class Invoicing:
         usage: UsageTotals,
         *,
         grace_s: int,
+        terms: InvoiceTerms = NO_TERMS,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._database = database
         self._usage = usage
         self._grace = timedelta(seconds=grace_s)
+        self._terms = terms
         self._now = now
 
     async def draft(self, tenant_name: str, month: Month) -> Draft:
@@ -108,7 +131,8 @@ class Invoicing:
         # Usage is read after the charges and before the prices, so neither can be incomplete.
         used = await self._read_usage(tenant, month)
         async with reading(self._database) as connection:
-            return _draft(tenant, month, used, invoiced, await read_versions(connection))
+            terms = await _terms_for(connection, tenant, self._terms)
+            return _draft(tenant, month, used, invoiced, await read_versions(connection), terms)
 
     async def prepare(self, tenant_name: str, month: Month) -> "Invoice | ReadyMonth":
         """The input of `make_invoice`, read before the books are locked; or the final invoice if there is one.
@@ -125,7 +149,7 @@ class Invoicing:
         due = month.end + self._grace
         if self._now() < due:
             raise MonthIsOpen(f"{month} can be invoiced from {due:%Y-%m-%d %H:%M:%S} UTC on")
-        return ReadyMonth(tenant, month, await self._read_usage(tenant, month))
+        return ReadyMonth(tenant, month, await self._read_usage(tenant, month), self._terms)
 
     async def compute_uninvoiced(self, tenant_name: str, month: Month) -> ComputedLines:
         """The usage of a month that no final invoice has charged, and discrepancies. Empty once the month is final and
@@ -152,11 +176,12 @@ class Invoicing:
 
 @dataclass(frozen=True, slots=True)
 class ReadyMonth:
-    """A month that is over, with the tenant's usage until its end."""
+    """A month that is over, with the tenant's usage until its end. `terms`: without a bill-to."""
 
     tenant: TenantName
     month: Month
     used: Mapping[LineKey, UsageSum]
+    terms: InvoiceTerms
 
 
 async def find_final(connection: AsyncConnection, ready: ReadyMonth) -> Invoice | None:
@@ -172,11 +197,14 @@ async def make_invoice(connection: AsyncConnection, ready: ReadyMonth, now: date
         BooksDiffer: a line does not add up. Nothing is written.
     """
     invoiced = await _read_invoiced(connection, ready.tenant, ready.month)
-    draft = _draft(ready.tenant, ready.month, ready.used, invoiced, await read_versions(connection))
+    terms = await _terms_for(connection, ready.tenant, ready.terms)
+    draft = _draft(ready.tenant, ready.month, ready.used, invoiced, await read_versions(connection), terms)
     draft.check()
     if not draft.statement.lines:
         return None
-    return await insert_invoice(connection, draft.statement, now)
+    return await _settle_if_nothing_is_due(
+        connection, await insert_invoice(connection, draft.statement, terms, now), now
+    )
 
 
 async def credit_invoice(
@@ -190,16 +218,53 @@ async def credit_invoice(
         InvalidAmount: the amount is not above 0.
         InvalidReason: not 1 to 500 printable characters.
         CreditTooLarge: the amount is more than is left of the invoice or of the line.
+        InvoiceSettled: the invoice is void.
     """
     check_text("a reason", reason)
     if amount_nanodollars <= 0:
         raise InvalidAmount("a credit note is for more than 0 dollars")
-    invoice = await _find(connection, number)
+    invoice = await find_invoice(connection, number)
+    if invoice.status is InvoiceStatus.VOID:
+        raise InvoiceSettled(f"{number} is void: nothing of it is owed")
     left = _remaining(invoice, line)
     if amount_nanodollars > left:
         what = number if line is None else f"line {line} of {number}"
         raise CreditTooLarge(f"{dollars(left)} dollars are left of {what}")
-    return await insert_credit_note(connection, invoice, line, amount_nanodollars, reason, now)
+    note = await insert_credit_note(connection, invoice, line, amount_nanodollars, reason, now)
+    await _settle_if_nothing_is_due(connection, replace(invoice, credit_notes=(*invoice.credit_notes, note)), now)
+    return note
+
+
+async def settle_invoice(
+    connection: AsyncConnection, invoice: Invoice, status: InvoiceStatus, note: str, now: datetime
+) -> Invoice:
+    """Mark an open invoice as paid, in full, or as void. `note`: reference of the payment, maybe empty, or the reason.
+    The caller has locked the books, and then read the invoice. Repeating it changes nothing.
+
+    Raises:
+        InvalidReason: not 1 to 500 printable characters; a reference may be empty.
+        InvoiceSettled: the invoice has the other status.
+    """
+    if note or status is InvoiceStatus.VOID:
+        check_text("a reason" if status is InvoiceStatus.VOID else "a reference", note)
+    if invoice.status is status:
+        return invoice
+    if invoice.settlement is not None:
+        raise InvoiceSettled(f"{invoice.number} is {invoice.status}: only an open invoice becomes {status}")
+    amount = invoice.amounts.due_cents if status is InvoiceStatus.PAID else 0
+    return await _settle(connection, invoice, Settlement(status, amount, note, now))
+
+
+async def _settle(connection: AsyncConnection, invoice: Invoice, settlement: Settlement) -> Invoice:
+    await insert_settlement(connection, invoice.number, settlement)
+    return replace(invoice, settlement=settlement)
+
+
+async def _settle_if_nothing_is_due(connection: AsyncConnection, invoice: Invoice, now: datetime) -> Invoice:
+    """An open invoice of which no cent is due is paid."""
+    if invoice.status is not InvoiceStatus.OPEN or invoice.amounts.due_cents > 0:
+        return invoice
+    return await _settle(connection, invoice, Settlement(InvoiceStatus.PAID, 0, "nothing is due", now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +286,16 @@ def _draft(
     used: Mapping[LineKey, UsageSum],
     invoiced: _Invoiced,
     versions: Sequence[PriceVersion],
+    terms: InvoiceTerms,
 ) -> Draft:
     mine, open_months = select_months(used, month, invoiced.months)
     reckoning = compute_lines(mine, invoiced.sums, versions)
     statement = Statement(tenant.id, tenant.name, month, reckoning.lines)
-    return Draft(statement, reckoning.discrepancies, open_months)
+    return Draft(statement, reckoning.discrepancies, open_months, terms)
+
+
+async def _terms_for(connection: AsyncConnection, tenant: TenantName, terms: InvoiceTerms) -> InvoiceTerms:
+    return terms.billed_to(await BILL_TO.read(connection, tenant.id))
 
 
 async def _invoice_of(connection: AsyncConnection, tenant: TenantName, month: Month) -> Invoice | None:
@@ -233,7 +303,11 @@ async def _invoice_of(connection: AsyncConnection, tenant: TenantName, month: Mo
     return found[0] if found else None
 
 
-async def _find(connection: AsyncConnection, number: str) -> Invoice:
+async def find_invoice(connection: AsyncConnection, number: str) -> Invoice:
+    """
+    Raises:
+        UnknownInvoice: there is no invoice of that number.
+    """
     found = await find_invoices(connection, InvoiceRow.number == number)
     if not found:
         raise UnknownInvoice("there is no invoice of that number")

@@ -1,4 +1,7 @@
-"""Invoices and drafts as CSV, JSON and a printable page. All money is text made from integers, exactly."""
+"""Invoices and drafts as CSV, JSON and a printable page. All money is text made from integers, exactly.
+
+CSV has the exact lines and credit notes. JSON and the page have the payable amounts in cents, too.
+"""
 
 import json
 from functools import cache
@@ -6,8 +9,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from gateway.billing.invoices import CreditNote, Draft, Invoice, InvoiceLine
-from gateway.billing.money import dollars, dollars_per_million
+from gateway.billing.invoices import CreditNote, Draft, Invoice, InvoiceLine, PayableAmounts, payable_amounts
+from gateway.billing.money import NANODOLLARS_PER_CENT, dollars, dollars_per_million
+from gateway.billing.terms import InvoiceTerms, percent_text
+from gateway.common.party import Party
 from gateway.spreadsheet import csv_text
 
 LINE_COLUMNS = (
@@ -67,6 +72,7 @@ def fields(document: Draft | Invoice) -> dict[str, Any]:
         "tenant": statement.tenant_name,
         "tenant_id": statement.tenant_id,
         "month": str(statement.month),
+        **_terms_fields(document.terms),
         "lines": [{"line": index, **line_fields(line)} for index, line in enumerate(statement.lines, 1)],
         "events": statement.events,
         "digest": statement.digest,
@@ -75,21 +81,61 @@ def fields(document: Draft | Invoice) -> dict[str, Any]:
     if isinstance(document, Draft):
         return {
             "number": None,
+            "status": "draft",
             "finalised_at": None,
+            "due_date": None,
+            "settled_at": None,
+            "settlement_note": None,
             **common,
             "credit_notes": [],
             **_money("due", statement.total_nanodollars),
-            "discrepancies": [str(discrepancy) for discrepancy in document.discrepancies],
+            "payable": payable_fields(payable_amounts(statement.total_nanodollars, 0, document.terms.tax_rate)),
+            "discrepancies": [str(each) for each in document.discrepancies],
             "open_months": [str(month) for month in document.open_months],
         }
+    settlement = document.settlement
     return {
         "number": document.number,
+        "status": document.status.value,
         "finalised_at": document.finalised_at.isoformat(timespec="seconds"),
+        "due_date": None if document.due_date is None else document.due_date.isoformat(),
+        "settled_at": None if settlement is None else settlement.at.isoformat(timespec="seconds"),
+        "settlement_note": None if settlement is None else settlement.note,
         **common,
         "credit_notes": [note_fields(note) for note in document.credit_notes],
         **_money("due", document.due_nanodollars),
+        "payable": payable_fields(document.amounts),
         "discrepancies": [],
         "open_months": [],
+    }
+
+
+def payable_fields(amounts: PayableAmounts) -> dict[str, Any]:
+    """The fields of the amounts in whole cents."""
+    cents = {
+        "net": amounts.issued.net_cents,
+        "tax": amounts.issued.tax_cents,
+        "total": amounts.issued.total_cents,
+        "credited": amounts.credited_cents,
+        "paid": amounts.paid_cents,
+        "due": amounts.due_cents,
+    }
+    shown: dict[str, Any] = {"currency": "usd"}
+    for name, amount in cents.items():
+        shown |= {f"{name}_cents": amount, f"{name}_dollars": dollars(amount * NANODOLLARS_PER_CENT)}
+    return shown
+
+
+def party_fields(party: Party) -> dict[str, str]:
+    """The fields of an issuer or a bill-to."""
+    return {"name": party.name, "address": party.address, "tax_id": party.tax_id}
+
+
+def _terms_fields(terms: InvoiceTerms) -> dict[str, Any]:
+    return {
+        "issuer": party_fields(terms.issuer),
+        "bill_to": party_fields(terms.bill_to),
+        "tax_percent": percent_text(terms.tax_rate),
     }
 
 

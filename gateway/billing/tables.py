@@ -1,9 +1,18 @@
 """SQL tables of prices, invoices and credit. Rows are append-only: triggers of the migration refuse changes and
 deletions. Money is integer nanodollars; tokens and events are counts."""
 
-from datetime import datetime
+from datetime import date, datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, ForeignKeyConstraint, String, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    Date,
+    ForeignKey,
+    ForeignKeyConstraint,
+    String,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.tenancy.tables import Base, UtcDateTime
@@ -42,7 +51,9 @@ class PriceMultiplierRow(Base):
 
 
 class InvoiceRow(Base):
-    """A final invoice. `sequence`: 1, 2, 3, ... within a month without a gap; `number` contains both."""
+    """A final invoice. `sequence`: 1, 2, 3, ... within a month without a gap; `number` contains both. `issuer`,
+    `bill_to`: the fields of a `Party`; null, and no `due_date`: finalised before invoices had them. `tax_rate`:
+    thousandths of a percent."""
 
     __tablename__ = "invoices"
     __table_args__ = (UniqueConstraint("tenant_id", "month"), UniqueConstraint("month", "sequence"))
@@ -56,6 +67,23 @@ class InvoiceRow(Base):
     events: Mapped[int] = mapped_column(BigInteger)
     digest: Mapped[str] = mapped_column(String(32))
     finalised_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    issuer: Mapped[dict[str, str] | None] = mapped_column(JSON(none_as_null=True))
+    bill_to: Mapped[dict[str, str] | None] = mapped_column(JSON(none_as_null=True))
+    due_date: Mapped[date | None] = mapped_column(Date)
+    tax_rate: Mapped[int] = mapped_column(server_default="0")
+
+
+class InvoiceSettlementRow(Base):
+    """The end of an open invoice. `status`: `paid` or `void`. `note`: reference of the payment, or the reason."""
+
+    __tablename__ = "invoice_settlements"
+    __table_args__ = (CheckConstraint("status IN ('paid', 'void')", name="status"),)
+
+    invoice_number: Mapped[str] = mapped_column(ForeignKey("invoices.number"), primary_key=True)
+    status: Mapped[str] = mapped_column(String(8))
+    amount_cents: Mapped[int] = mapped_column(BigInteger)
+    note: Mapped[str] = mapped_column(String(500))
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class InvoiceLineRow(Base):

@@ -37,7 +37,9 @@ from pydantic_settings import (
 from pydantic_settings import SettingsError as SourceError
 
 from gateway.billing.prices import parse_terms
+from gateway.billing.terms import parse_tax_rate
 from gateway.common.model_names import MODEL_NAME
+from gateway.common.party import Party
 from gateway.config.sampling import StatedSampling
 from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 from gateway.config.setting_sources import (
@@ -165,6 +167,16 @@ class Settings(BaseSettings):
     from the one in effect becomes a new version at the start. Prices of models listed here cannot be set otherwise."""
     invoice_grace_s: int = Field(default=3600, ge=0)
     """Time after a month's end in which late usage may arrive before the month can be invoiced."""
+    issuer_name: str = ""
+    """Name of the issuer on invoices. Like the other terms it is on invoices that are finalised from then on."""
+    issuer_address: str = ""
+    """Address of the issuer, its lines separated by line feeds."""
+    issuer_tax_id: str = ""
+    """Tax id of the issuer, such as a VAT number."""
+    invoice_payment_days: int = Field(default=30, ge=0, le=366)
+    """Days from the date of an invoice to its due date."""
+    invoice_tax_percent: Decimal = Decimal(0)
+    """Tax rate on invoices in percent, with at most three decimals."""
     gpu_hour_dollars: Decimal | None = Field(default=None, ge=0, le=1_000_000, decimal_places=9)
     """The operator's cost of a device hour in dollars. None: unknown."""
     service_classes: Annotated[dict[str, StatedClass], NoDecode, BeforeValidator(decode_classes)] = Field(
@@ -301,6 +313,18 @@ class Settings(BaseSettings):
         for model, stated in prices.items():
             parse_terms(model, stated)
         return prices
+
+    @field_validator("issuer_name", "issuer_address", "issuer_tax_id")
+    @classmethod
+    def _on_an_invoice(cls, text: str, info: ValidationInfo) -> str:
+        Party(**{str(info.field_name).removeprefix("issuer_"): text})
+        return text
+
+    @field_validator("invoice_tax_percent")
+    @classmethod
+    def _tax_rate(cls, percent: Decimal) -> Decimal:
+        parse_tax_rate(percent)
+        return percent
 
     @field_validator("service_classes")
     @classmethod

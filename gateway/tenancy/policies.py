@@ -1,7 +1,8 @@
 """Tenants' policies: settings of a tenant, each a field of a record and a column of the record's table.
 
-They are part of the `Principal`, so a request reads no store for them. To add a setting, add the field, the column and
-a migration; `gateway.management.operations.policies` declares it for the API, the console and the command line.
+Those of `TenantPolicies` are part of the `Principal`, so a request reads no store for them. To add a setting, add the
+field, the column and a migration; `gateway.management.operations.policies` declares it for the API, the console and the
+command line.
 """
 
 import re
@@ -10,11 +11,12 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import JSON, CheckConstraint, Enum, ForeignKey, delete, insert, select
+from sqlalchemy import JSON, CheckConstraint, Enum, ForeignKey, String, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Mapped, mapped_column
 
 from gateway.common.model_names import MODEL_NAME
+from gateway.common.party import MAX_ADDRESS_CHARS, MAX_NAME_CHARS, MAX_TAX_ID_CHARS, Party
 from gateway.errors import OperatorError
 from gateway.sessions.policy import SessionWindow
 from gateway.tenancy.tables import Base
@@ -119,6 +121,17 @@ class SessionPolicyRow(Base):
     window: Mapped[SessionWindow] = mapped_column("policy", _word(SessionWindow))
 
 
+class BillToRow(Base):
+    """The `Party` to which a tenant's invoices are billed."""
+
+    __tablename__ = "bill_to"
+
+    tenant_id: Mapped[str] = mapped_column(ForeignKey("tenants.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(MAX_NAME_CHARS))
+    address: Mapped[str] = mapped_column(String(MAX_ADDRESS_CHARS))
+    tax_id: Mapped[str] = mapped_column(String(MAX_TAX_ID_CHARS))
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyTable(Generic[P]):
     """A kind of policy in SQL. Each field of `record` is the column of the same name in `row`. A tenant whose policy
@@ -153,6 +166,8 @@ POLICY_TABLES: Mapping[str, PolicyTable[Any]] = {
     "session": PolicyTable(SessionPolicy, SessionPolicyRow),
 }
 """By the field of `TenantPolicies`."""
+BILL_TO = PolicyTable(Party, BillToRow)
+"""Of invoices alone, so no `Principal` has it."""
 
 
 async def read_policies(connection: AsyncConnection, tenant_ids: Collection[str]) -> Mapping[str, TenantPolicies]:

@@ -105,11 +105,67 @@ async def test_a_month_is_drafted_made_final_once_and_credited(console: House) -
     page = await console.page(path, "viewer")
     assert page.count("a slow day") == 1
     assert '<td class="number">-0.000000001</td>' in page
-    assert '<td class="number">0.000195</td>' in page
+    assert '<td class="number">0.000195000</td>' in page, "as many decimals as the column's others"
     listed = await console.page(f"/invoices?month={LAST}", "viewer")
     assert f"${TOTAL}" in listed
-    assert "$0.000195<" in listed
+    assert "$0.00<" in listed
     await console.page(f"/tenants/{tenant}/draft?month={LAST}", status=409)
+
+
+async def owed(console: House) -> str:
+    """The path of an open invoice of $150.00, to a customer with an address."""
+    tenant = console.tenant["acme"].id
+    party = {"name": "Acme GmbH", "address": "Hauptstraße 1\r\n10115 Berlin", "tax_id": "DE2"}
+    assert (await console.post(f"/tenants/{tenant}", "bill_to", "billing", **party)).status_code == 303
+    since = (LAST.start - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M")
+    assert (await console.post("/prices", "add", "billing", **TERMS, effective_from=since)).status_code == 303
+    at = LAST.start + timedelta(days=9)
+    event = an_event(tenant, at, await price(console, "m", 150, 75, 600), (10**9, 0, 0))
+    await console.services.analytics.insert(EVENTS_TABLE, COLUMNS, [row_of(event)])
+    answer = await console.post(f"/tenants/{tenant}/draft", "finalise", "billing", month=str(LAST))
+    return answer.headers["location"].removeprefix("/console")
+
+
+async def test_an_open_invoice_is_marked_as_paid(console: House) -> None:
+    path = await owed(console)
+    page = await console.page(path, "acme")
+    for said in (">open<", "Acme GmbH", "<p>Hauptstraße 1</p>", "<p>10115 Berlin</p>", "Tax id DE2", "$150.00"):
+        assert said in page
+    assert 'name="act" value="pay"' not in page + await console.page(path, "viewer")
+    assert (await console.post(path, "pay", "viewer")).status_code == 403
+    for _ in range(2):
+        answer = await console.post(path, "pay", "billing", reference="transfer 7", once="a-rendering")
+        assert answer.status_code == 303
+    page = await console.page(path, "billing")
+    for said in (">paid<", "transfer 7", "<dd>-150.00</dd>", '<dd class="sum">$0.00</dd>'):
+        assert said in page
+    assert 'name="act" value="void"' not in page
+    assert 'name="act" value="credit"' in page
+    assert (await console.post(path, "void", "billing", reason="late")).status_code == 409
+    number = path.rpartition("/")[2]
+    assert number in await console.page(f"/invoices?status=paid&tenant_id={console.tenant['acme'].id}")
+    assert number not in await console.page("/invoices?status=open")
+
+
+async def test_nothing_of_a_void_invoice_is_owed(console: House) -> None:
+    path = await owed(console)
+    assert 'id="void-reason-note"' in (await console.post(path, "void", "billing", reason="")).text
+    assert (await console.post(path, "void", "billing", reason="a test tenant")).status_code == 303
+    page = await console.page(path, "billing")
+    for said in (">void<", "a test tenant", "nothing is owed", '<dd class="sum">$0.00</dd>'):
+        assert said in page
+    for act in ("pay", "void", "credit"):
+        assert f'name="act" value="{act}"' not in page
+
+
+async def test_invoices_are_found_by_the_name_of_their_tenant(console: House) -> None:
+    mine, theirs = await finalised(console), await finalised(console, "globex")
+    for asked in (console.tenant["globex"].id, "globex"):
+        page = await console.page(f"/invoices?tenant_id={asked}")
+        assert theirs in page
+        assert mine not in page
+    assert "No tenant is named nobody." in await console.page("/invoices?tenant_id=nobody", status=400)
+    assert f'<option value="{console.tenant["acme"].id}">acme</option>' in await console.page("/invoices")
 
 
 async def test_a_month_that_runs_is_not_final(console: House) -> None:

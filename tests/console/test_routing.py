@@ -101,8 +101,8 @@ def test_sums_are_of_all_shares() -> None:
 
 async def test_policies_are_listed(console: House) -> None:
     page = await console.page("/routing")
-    assert [row[0] for row in rows(page, "What each tenant wants")] == ["balanced", "balanced"]
-    assert "What each tenant wants" not in await console.page("/routing", ACME)
+    assert [row[0] for row in rows(page, "Routing policies")] == ["balanced", "balanced"]
+    assert "Routing policies" not in await console.page("/routing", ACME)
     assert rows(await console.page("/routing", ACME), "Your policy")[0][:3] == ["balanced", "no", "no"]
 
 

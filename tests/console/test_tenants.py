@@ -24,7 +24,13 @@ SCREENS: list[Screen] = [
 FILLED = {"name": "x", "tier": "premium", "month": "2026-01", "dollars": "1", "reason": "x", "kind": "tenant"}
 FILLED |= {"model": "x", "input": "1", "output": "1"}
 """Values that every form here accepts."""
-FINANCE = {("credit", "grant"), ("invoice", "credit"), ("draft", "finalise"), ("prices", "add")}
+FINANCE = {
+    *(("invoice", act) for act in ("credit", "pay", "void")),
+    ("credit", "grant"),
+    ("draft", "finalise"),
+    ("prices", "add"),
+    ("tenant", "bill_to"),
+}
 """Forms of the role billing; the others are for the role admin alone."""
 
 

@@ -34,10 +34,13 @@ CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, str]]] = {
     "admin-key revoke": (("ADMIN_KEY",), ("revoke", "admin_key")),
     "limit set": ((*TENANT, "--concurrent", "4"), ("replace", "limits")),
     "session set": ((*TENANT, "--window", "summary"), ("replace", "session_window")),
+    "bill-to set": ((*TENANT, "--name", "Acme GmbH"), ("replace", "bill_to")),
     "route set": ((*TENANT, "--preference", "economy"), ("replace", "routing_policy")),
     "price set": (("n", "--input", "0.15", "--output", "0.60"), ("create", "price")),
     "credit grant": (("12.50", *TENANT, "--reason", "paid"), ("grant", "credit")),
     "invoice finalise": ((str(MONTH),), ("finalise", "invoice")),
+    "invoice pay": ((NUMBER, "--reference", "transfer 7"), ("pay", "invoice")),
+    "invoice void": ((NUMBER, "--reason", "a test"), ("void", "invoice")),
     "invoice credit": ((NUMBER, "--amount", "0.10", "--reason", "a slow day"), ("credit", "invoice")),
 }
 """Commands that change what operations change: with these arguments they make this entry."""
@@ -50,6 +53,7 @@ CHANGES_NOTHING = {
     "audit verify",
     "bench",  # a client of any server
     "bench compare",
+    "bill-to show",
     "config example",
     "config show",
     "cost show",
@@ -138,7 +142,7 @@ def test_a_change_leaves_one_entry_with_its_actor(command: str, arguments_for: d
     arguments, expected = CHANGES[command]
     if command.startswith("invoice"):
         use((MONTH, 10**6))
-    if command == "invoice credit":
+    if command in ("invoice credit", "invoice pay", "invoice void"):
         ok("invoice", "finalise", str(MONTH))
     before = len(entries())
     ok(*command.split(), *(arguments_for.get(each, each) for each in arguments))
@@ -163,10 +167,15 @@ def test_a_command_that_changes_nothing_leaves_no_entry(arguments_for: dict[str,
         ("limit", "set", *TENANT, "--concurrent", "4"),
         ("route", "set", *TENANT, "--degrade"),
         ("session", "set", *TENANT, "--window", "summary"),
+        ("bill-to", "set", *TENANT, "--address", "1 Toll Road\nSpringfield"),
         ("credit", "grant", "1", *TENANT, "--reason", "paid", "--once", "first"),
     ]
     for arguments in twice:
         ok(*arguments)
+    use((MONTH, 10**6))
+    ok("invoice", "finalise", str(MONTH))
+    twice.append(("invoice", "pay", NUMBER))
+    ok(*twice[-1])
     before = len(entries())
     for arguments in twice:
         ok(*arguments)

@@ -9,11 +9,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.billing.books import find_tenant, lock_books
 from gateway.billing.credit import CreditEntry, CreditStore, add_entry
-from gateway.billing.invoices import CreditNote, Invoice
-from gateway.billing.invoicing import InvoiceStore, Invoicing, credit_invoice, find_final, make_invoice
+from gateway.billing.invoices import CreditNote, Invoice, InvoiceStatus
+from gateway.billing.invoicing import (
+    InvoiceStore,
+    Invoicing,
+    credit_invoice,
+    find_final,
+    find_invoice,
+    make_invoice,
+    settle_invoice,
+)
 from gateway.billing.month import Month
 from gateway.billing.price_store import PriceStore, add_version, declare_versions
 from gateway.billing.prices import PriceTerms, PriceVersion
+from gateway.billing.terms import NO_TERMS, InvoiceTerms
 from gateway.billing.usage import UsageTotals
 from gateway.tenancy import CreatedKey, KeyGrant, KeyRecord, LimitRecord, ScopeKind, Tenant, TenantChanges, TenantStore
 from gateway.tenancy.database import writing
@@ -128,10 +137,23 @@ class InvoiceWriter(InvoiceStore):
         async with writing_books(self.database) as connection:
             return await credit_invoice(connection, number, amount_nanodollars, reason, line, self.now())
 
+    async def settle(self, number: str, status: InvoiceStatus, note: str) -> Invoice:
+        async with writing_books(self.database) as connection:
+            invoice = await find_invoice(connection, number)
+            return await settle_invoice(connection, invoice, status, note, self.now())
+
 
 class InvoicingWriter(Invoicing):
-    def __init__(self, database: AsyncEngine, usage: UsageTotals, *, grace_s: int, now: Now = utc_now) -> None:
-        super().__init__(database, usage, grace_s=grace_s, now=now)
+    def __init__(
+        self,
+        database: AsyncEngine,
+        usage: UsageTotals,
+        *,
+        grace_s: int,
+        terms: InvoiceTerms = NO_TERMS,
+        now: Now = utc_now,
+    ) -> None:
+        super().__init__(database, usage, grace_s=grace_s, terms=terms, now=now)
         self.database, self.now = database, now
 
     async def finalise(self, tenant_name: str, month: Month) -> Invoice | None:

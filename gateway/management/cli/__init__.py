@@ -94,6 +94,7 @@ group(
     {"set": limits.set_limits, "list": limits.list_all, "show": limits.show},
 )
 group(app, "session", "Stored conversations.", policies.commands_of("session"))
+group(app, "bill-to", "Names and addresses on tenants' invoices.", policies.commands_of("bill_to"))
 group(app, "price", "Prices of models.", {"set": prices.set_price, "list": prices.list_all})
 group(
     app,
@@ -105,6 +106,8 @@ group(
         "show": invoices.show,
         "list": invoices.list_all,
         "credit": invoices.credit,
+        "pay": invoices.pay,
+        "void": invoices.void,
     },
 )
 group(

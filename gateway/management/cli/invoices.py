@@ -1,6 +1,6 @@
 """turnpike invoice"""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,12 @@ from gateway.management.cli.output import Column, print_json, print_list
 
 if TYPE_CHECKING:
     from gateway.management.client import AdminClient
+
+
+class Status(StrEnum):
+    OPEN = "open"
+    PAID = "paid"
+    VOID = "void"
 
 
 class Format(StrEnum):
@@ -76,10 +82,15 @@ def list_all(
     client: "AdminClient",
     tenant: TenantFilter = None,
     month: Annotated[str | None, typer.Option("--month", help="Only this month, as in 2026-11.")] = None,
+    status: Annotated[Status | None, typer.Option("--status", help="Only invoices of this status.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the final invoices."""
-    query = {**client.tenant_query(tenant), "month": None if month is None else parse_month(month)}
+    query = {
+        **client.tenant_query(tenant),
+        "month": None if month is None else parse_month(month),
+        "status": None if status is None else status.value,
+    }
     empty = "no final invoices: turnpike invoice finalise MONTH makes those of a past month"
     print_list(client.items("listInvoices", query=query), _COLUMNS, as_json=as_json, empty=empty)
 
@@ -98,6 +109,28 @@ def credit(
     body = {"nanodollars": parse_dollars(amount), "reason": reason, "line": line}
     note = client.change("creditInvoice", {"invoice_number": number}, body)
     typer.echo(f"made {note['number']}: {note['amount_dollars']} dollars of {note['invoice']}")
+
+
+@managed
+def pay(
+    client: "AdminClient",
+    number: NumberArgument,
+    reference: Annotated[str | None, typer.Option("--reference", help="Reference of the payment.")] = None,
+) -> None:
+    """Mark an open invoice as paid in full. Repeating the command changes nothing."""
+    invoice = client.change("payInvoice", {"invoice_number": number}, {"reference": reference})
+    typer.echo(f"{number} is paid: {invoice['payable']['paid_dollars']} dollars")
+
+
+@managed
+def void(
+    client: "AdminClient",
+    number: NumberArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Reason, shown to the tenant.")],
+) -> None:
+    """Mark an open invoice as void: nothing of it is owed, and its usage is not charged again."""
+    client.change("voidInvoice", {"invoice_number": number}, {"reason": reason})
+    typer.echo(f"{number} is void")
 
 
 def parse_month(text: str) -> str:
@@ -122,17 +155,19 @@ def _print(document: Any) -> None:
         print_json(document)
 
 
-def _credited(invoice: Mapping[str, Any]) -> str:
-    from gateway.billing.money import dollars
-
-    return dollars(invoice["total_nanodollars"] - invoice["due_nanodollars"])
+def _payable(name: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda invoice: str(invoice["payable"][f"{name}_dollars"])
 
 
 _COLUMNS: tuple[Column, ...] = (
     ("NUMBER", "number"),
     ("TENANT", "tenant"),
     ("MONTH", "month"),
-    ("TOTAL", "total_dollars"),
-    ("CREDITED", _credited),
-    ("DUE", "due_dollars"),
+    ("STATUS", "status"),
+    ("DUE DATE", lambda invoice: invoice["due_date"] or "-"),
+    ("EXACT", "total_dollars"),
+    ("TOTAL", _payable("total")),
+    ("CREDITED", _payable("credited")),
+    ("PAID", _payable("paid")),
+    ("DUE", _payable("due")),
 )

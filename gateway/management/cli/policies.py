@@ -1,4 +1,4 @@
-"""turnpike route show, set; turnpike session show, set: tenants' policies.
+"""turnpike route show, set; turnpike session show, set; turnpike bill-to show, set: tenants' policies.
 
 The options of `set` are the settings that `gateway.management.operations.policies` declares. They are made when the
 command is used, because the declarations take a while to import.
@@ -25,11 +25,11 @@ def commands_of(policy: str) -> Mapping[str, Callable[..., None]]:
 
     @managed
     def show(client: "AdminClient", tenant: TenantOption) -> None:
-        """Show a tenant's policy as JSON."""
+        """Show these settings of a tenant as JSON."""
         print_json(client.read(_declared(policy).read, client.tenant_path(tenant)))
 
     def set_policy(context: typer.Context) -> None:
-        """Change a tenant's policy, and show it. Running gateways apply it within 5 seconds."""
+        """Change settings of a tenant, and show them. Running gateways apply them within 5 seconds."""
         run_nested(_setter(_declared(policy)), context)
 
     return {"show": show, "set": set_policy}
@@ -45,7 +45,7 @@ def _setter(policy: "Policy") -> Callable[..., None]:
     """The command with the options of all settings."""
 
     def set_policy(client: "AdminClient", /, tenant: str, **given: Any) -> None:
-        """Change a tenant's policy, and show it. Running gateways apply it within 5 seconds."""
+        """Change settings of a tenant, and show them. Running gateways apply them within 5 seconds."""
         body = _body(policy, given)
         if not body:
             raise typer.BadParameter("give at least one setting to change")
@@ -66,7 +66,7 @@ def _setter(policy: "Policy") -> Callable[..., None]:
 def _options(name: str, setting: "Setting") -> Mapping[str, Any]:
     """The options of a setting, by the parameter that receives each."""
     from gateway.management.operations.policies import Aliases
-    from gateway.management.operations.schema import Boolean, Choice
+    from gateway.management.operations.schema import Boolean, Choice, Text
 
     option, about = _option(name, setting), setting.about
     match setting.kind:
@@ -77,7 +77,7 @@ def _options(name: str, setting: "Setting") -> Mapping[str, Any]:
             removed = typer.Option(_negated(option), metavar="NAME", help="Alias to remove. Repeatable.")
             return {name: Annotated[list[str] | None, added], _negated(name): Annotated[list[str] | None, removed]}
         case kind:
-            words = kind.words if isinstance(kind, Choice) else ("N",)
+            words = kind.words if isinstance(kind, Choice) else ("TEXT",) if isinstance(kind, Text) else ("N",)
             metavar = "|".join((*words, setting.unset))
             return {name: Annotated[str | None, typer.Option(option, metavar=metavar, help=about)]}
 

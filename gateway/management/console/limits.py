@@ -6,6 +6,7 @@ from typing import Any
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import chosen, naming, nanodollars_of
+from gateway.management.console.pickers import key_options, model_names
 from gateway.management.console.screens import Page, PageRequest, Redirect, Screens
 from gateway.management.console.tenant_scoped_reads import TenantScopedReads
 from gateway.management.operations.roles import READERS
@@ -37,8 +38,11 @@ async def of_tenant(context: ConsoleContext, page_request: PageRequest) -> Page:
     actions = page_request.actions
     tenant = await actions.read("readTenant", page_request.path)
     stated = await actions.read("listLimits", page_request.path, page_request.query.given("cursor"))
+    keys = await key_options(page_request, tenant["id"])
     values = {
         "tenant": tenant,
+        "keys": dict(keys),
+        "scopes": [*keys, *((name, "model") for name in model_names(context))],
         "counters": (await actions.read("readLimitUse", page_request.path))["data"],
         "stated": stated["data"],
         "next": next_page(f"/tenants/{tenant['id']}/limits", {}, stated["next_cursor"]),

@@ -7,7 +7,7 @@ from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import pairs_of
 from gateway.management.console.screens import PageRequest, Redirect, Screens
 from gateway.management.operations.policies import POLICIES, Aliases, Policy
-from gateway.management.operations.schema import Boolean, Choice, Integer
+from gateway.management.operations.schema import Boolean, Choice, Integer, Text
 
 _EXAMPLE = "assistant = large-model"
 
@@ -18,7 +18,8 @@ async def policy_forms(page_request: PageRequest) -> list[Mapping[str, Any]]:
     for policy in POLICIES:
         values = await page_request.actions.read(policy.read, page_request.path)
         fields = [_field(policy, name, values[name]) for name in policy.settings]
-        forms.append({"act": policy.name, "title": policy.title, "fields": fields})
+        may = page_request.may(policy.replace)
+        forms.append({"act": policy.name, "title": policy.title, "fields": fields, "may_change": may})
     return forms
 
 
@@ -48,7 +49,7 @@ def _field(policy: Policy, name: str, value: Any) -> Mapping[str, Any]:
     """A field as the template shows it. `input`: its kind of input; `value`: in the input; `shown`: on the page."""
     setting, default = policy.settings[name], getattr(policy.table.record(), name)
     field: dict[str, Any] = {"name": name, "label": setting.label, "hint": setting.about, "options": ()}
-    shown = setting.unset if value is None else str(value)
+    shown = setting.unset if value is None or value == "" else str(value)
     match setting.kind:
         case Boolean():
             return field | {"input": "box", "value": value, "shown": "yes" if value else "no"}
@@ -66,6 +67,8 @@ def _field(policy: Policy, name: str, value: Any) -> Mapping[str, Any]:
                 "shown": ", ".join(lines) or "none",
                 "hint": hint,
             }
+        case Text(max_lines=lines) if lines > 1:
+            return field | {"input": "textarea", "value": value, "shown": ", ".join(value.split("\n")) or setting.unset}
         case kind:
             input = "number" if isinstance(kind, Integer) else "text"
             return field | {"input": input, "value": "" if value is None else value, "shown": shown}

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from gateway.billing.money import cents, dollars
-from gateway.management.console.formatting import ago, micro_dollars
+from gateway.management.console.formatting import ago, at_decimals, micro_dollars
 from gateway.management.console.screens import Refusal, Screen
 from gateway.management.console.static_files import StaticFiles
 from gateway.management.console.users import User
@@ -47,6 +47,7 @@ class TemplateRenderer:
         self._environment.filters["cents"] = cents
         self._environment.filters["ago"] = lambda moment: ago(moment, datetime.now(UTC))
         self._environment.filters["micro_dollars"] = micro_dollars
+        self._environment.filters["at_decimals"] = at_decimals
         self._environment.filters["count"] = lambda number: f"{number:,}"
 
     def page(self, template: str, frame: PageFrame, values: Mapping[str, Any]) -> str:

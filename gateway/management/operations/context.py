@@ -14,6 +14,8 @@ from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.billing.analytics_usage import AnalyticsUsage
 from gateway.billing.invoicing import Invoicing
+from gateway.billing.terms import NO_TERMS, InvoiceTerms, parse_tax_rate
+from gateway.common.party import Party
 from gateway.management.operations.change import Change
 from gateway.management.operations.paging import Cursors
 from gateway.metering.signature import EventSigner, SignaturePolicy
@@ -30,7 +32,7 @@ class AdminContext:
     """`tiers` are the classes of service that a tenant can be in, each with what binds its tenants where nothing is
     stated for them. `limiter` knows where counters stand. `declared_prices`: models whose price the settings
     state. `served_models`: those that this gateway serves; None: not known. `journal_path`: of this gateway's usage.
-    `invoice_grace_s`, `gpu_hour_dollars` and `accept_unsigned_until` are settings."""
+    `invoice_grace_s`, `gpu_hour_dollars` and `accept_unsigned_until` are settings; `invoice_terms` is made of some."""
 
     database: AsyncEngine
     pepper: bytes = field(repr=False)
@@ -44,6 +46,7 @@ class AdminContext:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     accept_unsigned_until: datetime | None = None
     served_models: frozenset[str] | None = None
+    invoice_terms: InvoiceTerms = NO_TERMS
 
     @property
     def signatures(self) -> SignaturePolicy:
@@ -52,7 +55,8 @@ class AdminContext:
 
     @property
     def invoicing(self) -> Invoicing:
-        return Invoicing(self.database, AnalyticsUsage(self.analytics), grace_s=self.invoice_grace_s, now=self.now)
+        usage = AnalyticsUsage(self.analytics)
+        return Invoicing(self.database, usage, grace_s=self.invoice_grace_s, terms=self.invoice_terms, now=self.now)
 
     @property
     def cursors(self) -> Cursors:
@@ -89,4 +93,13 @@ def context_from(
         frozenset(settings.prices),
         accept_unsigned_until=settings.usage_accept_unsigned_until,
         served_models=None if served_models is None else frozenset(served_models),
+        invoice_terms=terms_from(settings),
+    )
+
+
+def terms_from(settings: "Settings") -> InvoiceTerms:
+    """The terms of invoices, without a bill-to, which is each tenant's own."""
+    issuer = Party(settings.issuer_name, settings.issuer_address, settings.issuer_tax_id)
+    return InvoiceTerms(
+        issuer, payment_days=settings.invoice_payment_days, tax_rate=parse_tax_rate(settings.invoice_tax_percent)
     )

@@ -11,6 +11,7 @@ from gateway.billing.errors import (
     InvalidMonth,
     InvalidPrice,
     InvalidReason,
+    InvoiceSettled,
     MonthIsFinal,
     MonthIsOpen,
     NoPrice,
@@ -55,6 +56,7 @@ _ANSWERS: Mapping[type[OperatorError], tuple[int, str, str | None]] = {
     MonthIsFinal: (409, "month_is_final", "month"),
     MonthIsOpen: (409, "month_is_open", "month"),
     BooksDiffer: (409, "books_differ", None),
+    InvoiceSettled: (409, "invoice_settled", None),
     CreditTooLarge: (409, "credit_too_large", "nanodollars"),
     IdempotencyConflict: (409, "idempotency_key_reused", HEADER),
 }

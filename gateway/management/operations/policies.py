@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 from gateway.common.model_names import MODEL_NAME
+from gateway.common.party import MAX_ADDRESS_CHARS, MAX_ADDRESS_LINES, MAX_NAME_CHARS, MAX_TAX_ID_CHARS
 from gateway.management.operations.change import Change
 from gateway.management.operations.context import AdminContext
-from gateway.management.operations.roles import ADMINS, READERS
+from gateway.management.operations.roles import ADMINS, FINANCE, READERS, Role
 from gateway.management.operations.routes import OperationInput, Route
 from gateway.management.operations.schema import (
     Boolean,
@@ -25,7 +26,7 @@ from gateway.management.operations.schema import (
     optional,
 )
 from gateway.sessions.policy import SessionWindow
-from gateway.tenancy.policies import MAX_ALIASES, POLICY_TABLES, InvalidPolicy, PolicyTable, Preference
+from gateway.tenancy.policies import BILL_TO, MAX_ALIASES, POLICY_TABLES, InvalidPolicy, PolicyTable, Preference
 from gateway.tenancy.queries import require_tenant
 
 UNSET = "unset"
@@ -59,8 +60,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The operations of one policy. `name`: its field of `TenantPolicies`, and its form in the console. `schema`: its
-    name in the OpenAPI document, and the end of its operations' names. `settings`: by the field of the record."""
+    """The operations of one policy. `name`: its form in the console. `schema`: its name in the OpenAPI document,
+    and the end of its operations' names. `settings`: by the field of the record. `writers`: roles that change it. `applied`:
+    when a change takes effect."""
 
     name: str
     title: str
@@ -69,10 +71,9 @@ class Policy:
     resource: str
     about: str
     settings: Mapping[str, Setting]
-
-    @property
-    def table(self) -> PolicyTable[Any]:
-        return POLICY_TABLES[self.name]
+    table: PolicyTable[Any]
+    writers: frozenset[Role] = ADMINS
+    applied: str = "Gateways apply it within 5 seconds."
 
     @property
     def read(self) -> str:
@@ -134,19 +135,18 @@ class Policy:
             ),
             Route(
                 name=self.replace,
-                about=f"Replace {self.about}. An omitted member is set to its default. Gateways apply it within 5 "
-                "seconds.",
+                about=f"Replace {self.about}. An omitted member is set to its default. {self.applied}",
                 method="PUT",
-                allowed=ADMINS,
+                allowed=self.writers,
                 body=Record(f"New{self.schema}", self._replacement, members),
                 write=write,
                 **common,
             ),
             Route(
                 name=self.update,
-                about=f"Change {self.about}. An omitted member stays. Gateways apply it within 5 seconds.",
+                about=f"Change {self.about}. An omitted member stays. {self.applied}",
                 method="PATCH",
-                allowed=ADMINS,
+                allowed=self.writers,
                 body=Record(f"{self.schema}Change", self._changed, {**members, **self._removals()}),
                 write=write,
                 **common,
@@ -204,6 +204,7 @@ POLICIES = (
         path="routing",
         resource="routing_policy",
         about="a tenant's routing policy",
+        table=POLICY_TABLES["routing"],
         settings={
             "preference": Setting(
                 Choice(tuple(Preference)),
@@ -239,6 +240,7 @@ POLICIES = (
         path="session-window",
         resource="session_window",
         about="a tenant's policy for sessions that exceed the context window",
+        table=POLICY_TABLES["session"],
         settings={
             "window": Setting(
                 Choice(tuple(SessionWindow)),
@@ -246,6 +248,29 @@ POLICIES = (
                 "sliding drops the oldest turns; summary has a model summarise them, at the tenant's cost. Default: "
                 "the setting session_window.",
             )
+        },
+    ),
+    Policy(
+        name="bill_to",
+        title="Bill-to",
+        schema="BillTo",
+        path="bill-to",
+        resource="bill_to",
+        about="the name and address that a tenant's invoices are billed to",
+        table=BILL_TO,
+        writers=FINANCE,
+        applied="Invoices that are final keep what they have.",
+        settings={
+            "name": Setting(Text(MAX_NAME_CHARS, 0), "Name", "Name on invoices.", unset="none"),
+            "address": Setting(
+                Text(MAX_ADDRESS_CHARS, 0, max_lines=MAX_ADDRESS_LINES),
+                "Address",
+                "Address on invoices, in lines.",
+                unset="none",
+            ),
+            "tax_id": Setting(
+                Text(MAX_TAX_ID_CHARS, 0), "Tax id", "Tax id on invoices, such as a VAT number.", unset="none"
+            ),
         },
     ),
 )

@@ -45,18 +45,24 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Printable text, by default not empty. `pattern` must match all of it."""
+    """Printable text, by default not empty. `pattern` must match all of it. `max_lines`: with more than one, line feeds
+    separate lines; other line breaks are read as those."""
 
     max_chars: int
     min_chars: int = 1
     pattern: str | None = None
     format: str | None = None
+    max_lines: int = 1
 
     def read(self, value: object, path: str) -> str:
         text = as_string(value, path)
+        lines = text.splitlines() if self.max_lines > 1 else [text]
+        if len(lines) > self.max_lines:
+            raise invalid(path, f"{path} must have at most {self.max_lines} lines.")
+        text = "\n".join(lines)
         if not self.min_chars <= len(text) <= self.max_chars:
             raise invalid(path, f"{path} must have {self.min_chars} to {self.max_chars} characters.")
-        if not text.isprintable():
+        if not all(line.isprintable() for line in lines):
             raise invalid(path, f"{path} must consist of printable characters.")
         if self.pattern is not None and not re.fullmatch(self.pattern, text):
             raise invalid(path, f"{path} must match {self.pattern}.")

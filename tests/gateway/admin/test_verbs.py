@@ -34,6 +34,7 @@ NO_COMMAND = {
     "replaceLimits": "limit set changes some limits, by updateLimits",
     "replaceRoutingPolicy": "route set changes some settings, by updateRoutingPolicy",
     "replaceSessionWindow": "session set changes some settings, by updateSessionWindow",
+    "replaceBillTo": "bill-to set changes some settings, by updateBillTo",
 }
 NOT_IN_CONSOLE = {
     "describe": "for programs",
@@ -41,6 +42,7 @@ NOT_IN_CONSOLE = {
     "listStatedLimits": "a tenant's page has its limits",
     "updateLimits": "the form shows all limits of a scope and replaces them",
     "updateRoutingPolicy": "the form shows all settings and replaces them",
+    "updateBillTo": "the form shows all settings and replaces them",
     "updateSessionWindow": "the form shows all settings and replaces them",
 }
 """Why an operation has none."""

@@ -25,7 +25,8 @@ def test_from_draft_to_credit_note() -> None:
 
     number = f"INV-{MONTH}-000001"
     listed = ok("invoice", "finalise", str(MONTH))
-    assert listed.splitlines()[1].split() == [number, "acme", str(MONTH), "0.15000015", "0.00", "0.15000015"]
+    row = listed.splitlines()[1].split()
+    assert row[:4] + row[5:] == [number, "acme", str(MONTH), "open", "0.15000015", "0.15", "0.00", "0.00", "0.15"]
     assert ok("invoice", "finalise", str(MONTH), "--tenant", "acme") == listed
     assert number in failure(1, "invoice", "draft", str(MONTH), "--tenant", "acme")
 
@@ -41,6 +42,32 @@ def test_from_draft_to_credit_note() -> None:
     (summary,) = json.loads(ok("invoice", "list", "--json", "--tenant", "acme", "--month", str(MONTH)))
     assert (summary["number"], summary["total_dollars"], summary["due_dollars"]) == (number, "0.15000015", "0.05000015")
     assert json.loads(ok("invoice", "list", "--json", "--month", str(MONTH.plus(1)))) == []
+
+
+def test_an_invoice_is_paid_or_void_with_terms_of_settings_and_tenant(no_settings: Path) -> None:
+    (no_settings / "turnpike.toml").write_text(
+        'issuer_name = "Turnpike Inc."\nissuer_address = "1 Toll Road\\nSpringfield"\nissuer_tax_id = "XX1"\n'
+        "invoice_payment_days = 14\ninvoice_tax_percent = 19\n"
+    )
+    ok("tenant", "create", "zeta", "--tier", "standard")
+    billed = ("bill-to", "set", "--tenant", "acme", "--name", "Acme GmbH", "--address", "Hauptstr. 1\n10115 Berlin")
+    party = {"name": "Acme GmbH", "address": "Hauptstr. 1\n10115 Berlin", "tax_id": ""}
+    assert json.loads(ok(*billed)) == json.loads(ok("bill-to", "show", "--tenant", "acme")) == party
+    use((MONTH, 10**7))
+    use((MONTH, 10**7), tenant="zeta")
+    first, second = (line.split() for line in ok("invoice", "finalise", str(MONTH)).splitlines()[1:])
+    assert first[3:] == ["open", first[4], "1.50", "1.79", "0.00", "0.00", "1.79"]
+
+    assert ok("invoice", "pay", first[0], "--reference", "transfer 7") == f"{first[0]} is paid: 1.79 dollars\n"
+    assert ok("invoice", "void", second[0], "--reason", "a test") == f"{second[0]} is void\n"
+    assert "is void" in failure(1, "invoice", "pay", second[0])
+    shown = json.loads(ok("invoice", "show", first[0]))
+    assert (shown["status"], shown["settlement_note"], shown["payable"]["due_cents"]) == ("paid", "transfer 7", 0)
+    issuer = {"name": "Turnpike Inc.", "address": "1 Toll Road\nSpringfield", "tax_id": "XX1"}
+    assert (shown["issuer"], shown["bill_to"], shown["tax_percent"]) == (issuer, party, "19")
+    for status, number in (("paid", first[0]), ("void", second[0])):
+        assert [each["number"] for each in json.loads(ok("invoice", "list", "--json", "--status", status))] == [number]
+    assert json.loads(ok("invoice", "list", "--json", "--status", "open")) == []
 
 
 def test_what_comes_late_is_on_the_next_invoice() -> None:

@@ -35,6 +35,7 @@ async def books(database: AsyncEngine, acme: str) -> AsyncEngine:
         ("invoices", "total_nanodollars"),
         ("invoice_lines", "amount_nanodollars"),
         ("credit_notes", "amount_nanodollars"),
+        ("invoice_settlements", "amount_cents"),
         ("credit_entries", "amount_nanodollars"),
     ],
 )

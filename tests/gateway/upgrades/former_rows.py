@@ -1,7 +1,7 @@
 """Rows that the program of each revision of the SQL store has written."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from sqlalchemy import Connection, MetaData, Table, inspect
@@ -17,6 +17,8 @@ EARLY = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = datetime(2026, 3, 2, 10, tzinfo=UTC)
 PRICE = "smollm2@2026-01-01T00:00:00.000Z"
 INVOICE = "INV-2026-02-000001"
+ISSUER = {"name": "Turnpike Inc.", "address": "1 Toll Road\nSpringfield", "tax_id": "XX1"}
+BILL_TO = {"name": "Acme GmbH", "address": "Hauptstraße 1\n10115 Berlin", "tax_id": "DE2"}
 
 
 def _key(public_id: str, tenant_id: str, digest: str, last_four: str, **others: Any) -> dict[str, Any]:
@@ -76,8 +78,15 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
     ),
     "price_multipliers": [{"price_version_id": PRICE, "tier": "premium", "multiplier": "2.5"}],
     "invoices": _rows(
-        "number tenant_id tenant_name month sequence total_nanodollars events digest finalised_at",
-        (INVOICE, ACME, "acme", "2026-02", 1, 1_287_500, 3, "000000000000000000000000000000ff", LATER),
+        "number tenant_id tenant_name month sequence total_nanodollars events digest finalised_at issuer bill_to "
+        "due_date tax_rate",
+        (
+            *(INVOICE, ACME, "acme", "2026-02", 1, 1_287_500, 3, "000000000000000000000000000000ff", LATER),
+            *(dict(ISSUER), dict(BILL_TO), date(2026, 4, 1), 19_000),
+        ),
+    ),
+    "invoice_settlements": _rows(
+        "invoice_number status amount_cents note created_at", (INVOICE, "paid", 0, "nothing is due", LATER)
     ),
     "invoice_lines": [
         _LINE | line
@@ -120,6 +129,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         "tenant_id preference degrade degrade_near_budget cascade_percent aliases",
         (ACME, "economy", True, False, 60, {"fast": "smollm2"}),
     ),
+    "bill_to": [{"tenant_id": ACME, **BILL_TO}],
     "session_windows": [{"tenant_id": ACME, "policy": "summary"}],
     "ended_console_sessions": [{"id": "AAAAAAAAAAAAAAAAAAAAAA", "over_at": LATER}],
     "console_links": [{"digest": bytes(32), "key_id": "adminkey0001", "expires_at": LATER}],

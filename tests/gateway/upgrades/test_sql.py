@@ -1,5 +1,6 @@
 """The SQL store of each former revision, filled, comes up to date with all that is in it, and means what it meant."""
 
+from datetime import date
 from decimal import Decimal
 
 import pytest
@@ -14,6 +15,8 @@ from gateway.billing.credit import CreditStore
 from gateway.billing.invoice_rows import find_invoices
 from gateway.billing.price_store import PriceStore
 from gateway.billing.prices import Price
+from gateway.billing.terms import NO_TERMS
+from gateway.common.party import Party
 from gateway.management.operations.admin_keys import AdminKeyStore
 from gateway.management.operations.audit import AuditLog
 from gateway.management.operations.roles import Role
@@ -34,7 +37,9 @@ from gateway.tenancy.schema import alembic_config, in_locked_transaction, upgrad
 from tests.gateway.upgrades.former_rows import (
     ACME,
     ADMIN_KEY,
+    BILL_TO,
     INVOICE,
+    ISSUER,
     KEY,
     PEPPER,
     PRICE,
@@ -69,7 +74,7 @@ async def test_what_a_former_version_wrote_means_the_same(revision: str, empty_d
         if "limits" in filled:
             await _limits_hold(database)
         if "invoices" in filled:
-            await _books_agree(database)
+            await _books_agree(database, with_terms="invoice_settlements" in filled)
         if "audit_log" in filled:
             await _administrators_are_known(database)
         await _tenants_wishes_are_known(database, filled)
@@ -107,7 +112,7 @@ async def _limits_hold(database: AsyncEngine) -> None:
     assert len(await LimitTable(database).list_limits()) == 3
 
 
-async def _books_agree(database: AsyncEngine) -> None:
+async def _books_agree(database: AsyncEngine, *, with_terms: bool) -> None:
     [version] = await PriceStore(database).versions()
     assert version.terms.multipliers == {"premium": Decimal("2.5")}
     assert version.price("premium") == Price(PRICE, 250, 125, 1000)
@@ -117,6 +122,11 @@ async def _books_agree(database: AsyncEngine) -> None:
     assert (invoice.number, invoice.statement.total_nanodollars) == (INVOICE, 1_287_500)
     assert invoice.statement.digest == f"{0xFF:032x}"
     assert invoice.due_nanodollars == 1_282_500
+    if with_terms:
+        assert (invoice.terms.issuer, invoice.terms.bill_to) == (Party(**ISSUER), Party(**BILL_TO))
+        assert (invoice.due_date, invoice.terms.tax_rate, invoice.status) == (date(2026, 4, 1), 19_000, "paid")
+    else:
+        assert (invoice.terms, invoice.due_date, invoice.status) == (NO_TERMS, None, "open")
     for line in invoice.statement.lines:
         assert line.price == version.price(line.key.tier_served)
     assert await CreditStore(database).granted_nanodollars(ACME) == 5_000_000_000
