@@ -154,7 +154,9 @@ async def test_an_administrator_speaks_as_a_chosen_tenant(browsing: Browsing) ->
         "readKey", await house.admin.authenticate(house.keys["viewer"]), {"key_id": event.key_id}
     )
     assert (key["name"], key["scopes"], key["expires_at"] is not None) == ("playground of the admin", ["chat"], True)
-    assert f"<code>{event.key_id}</code>" in await house.page("/audit?action=create&resource=key")
+    audit = await house.page("/audit?action=create&resource=key")
+    assert f'<span class="reference" title="{event.key_id}"><a href="/console/keys/{event.key_id}">' in audit
+    assert "playground of the admin" in audit
     await page.get_by_role("button", name="End, and revoke the key").click()
     await expect(page.get_by_role("button", name="Start")).to_be_visible()
     assert ">revoked<" in await house.page(f"/keys/{event.key_id}")

@@ -61,8 +61,8 @@ class Setting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """The operations of one policy. `name`: its form in the console. `schema`: its name in the OpenAPI document,
-    and the end of its operations' names. `settings`: by the field of the record. `writers`: roles that change it. `applied`:
-    when a change takes effect."""
+    and the end of its operations' names. `settings`: by the field of the record. `writers`: roles that change it.
+    `applied`: when a change takes effect."""
 
     name: str
     title: str
