@@ -1,6 +1,7 @@
 """Money as integer nanodollars (1e-9 dollar), with exact conversion to and from text."""
 
 import re
+from collections.abc import Iterable
 
 from gateway.billing.errors import InvalidAmount
 
@@ -29,6 +30,17 @@ def to_cents(nanodollars: int) -> int:
 def cents(nanodollars: int) -> str:
     """Dollars with two decimals, rounded by `to_cents`: `12.50`."""
     return dollars(to_cents(nanodollars) * NANODOLLARS_PER_CENT)
+
+
+def decimals_of(amounts: Iterable[int]) -> int:
+    """The decimals that exact amounts in nanodollars need in dollars, at least two: those of their column."""
+    return max((len(dollars(amount).partition(".")[2]) for amount in amounts), default=2)
+
+
+def at_decimals(nanodollars: int, decimals: int) -> str:
+    """The exact amount in dollars with at least `decimals` decimals."""
+    whole, _, fraction = dollars(nanodollars).partition(".")
+    return f"{whole}.{fraction.ljust(decimals, '0')}"
 
 
 def dollars_per_million(nanodollars_per_token: int) -> str:

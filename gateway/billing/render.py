@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from gateway.billing.invoices import CreditNote, Draft, Invoice, InvoiceLine, PayableAmounts, payable_amounts
-from gateway.billing.money import NANODOLLARS_PER_CENT, dollars, dollars_per_million
+from gateway.billing.money import NANODOLLARS_PER_CENT, at_decimals, decimals_of, dollars, dollars_per_million
 from gateway.billing.terms import InvoiceTerms, percent_text
 from gateway.common.party import Party
 from gateway.spreadsheet import csv_text
@@ -62,7 +62,9 @@ def as_json(document: Draft | Invoice) -> str:
 
 def as_html(document: Draft | Invoice) -> str:
     """The document as a self-contained page without scripts."""
-    return _template().render(fields(document))
+    shown = fields(document)
+    exact = [each["amount_nanodollars"] for each in (*shown["lines"], *shown["credit_notes"])]
+    return _template().render(shown, decimals=decimals_of([*exact, shown["due_nanodollars"]]))
 
 
 def fields(document: Draft | Invoice) -> dict[str, Any]:
@@ -178,5 +180,6 @@ def _template() -> Template:
     environment = Environment(
         loader=PackageLoader("gateway.billing"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.filters["at_decimals"] = at_decimals
     environment.filters["count"] = lambda number: f"{number:,}"
     return environment.get_template("invoice.html")

@@ -26,6 +26,7 @@ UNKNOWN_KEY = {
 ENDINGS = ("stop",) * 12 + ("length",) * 4 + ("tool_calls",) * 2 + ("cancelled", "error")
 ENDPOINTS = ("/v1/chat/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 TIERS = ("premium", "standard")
+BILL_TO = {"name": "Acme GmbH", "address": "Hauptstraße 1\n10115 Berlin", "tax_id": "DE123456789"}
 MULTIPLIERS = {"premium": 3, "standard": 1}
 
 
@@ -48,14 +49,15 @@ async def furnish(house: House) -> Furnished:
 
     versions = await price_versions(operations, administrator)
     last_month = datetime.now(UTC).replace(day=1, hour=12) - timedelta(days=9)
-    await used(house, *usage(house, versions, last_month, 40))
+    await used(house, *usage(house, versions, last_month, 40, scale=20_000))
     await used(house, *usage(house, versions, datetime.now(UTC), 160, first=41))
     await refused(house)
     limits = {"requests_per_minute": 600, "tokens_per_minute": 200_000, "nanodollars_per_month": 250 * 10**9}
     await change("replaceLimits", acme, {"kind": "tenant", **limits})
+    await change("replaceBillTo", acme, BILL_TO)
     final = await change("finaliseInvoice", acme, {"month": f"{last_month:%Y-%m}"})
     number = {"invoice_number": final["invoice"]["number"]}
-    await change("creditInvoice", number, {"nanodollars": 1000, "reason": "An outage"})
+    await change("creditInvoice", number, {"nanodollars": 12_500_000_000, "reason": "An outage"})
     await change("grantCredit", {"tenant_id": house.tenant["globex"].id}, {"nanodollars": 50 * 10**9, "reason": "Paid"})
     await change("createKey", acme, {"name": "batch jobs", "scopes": ["chat"], "models": ["tiny"]})
     house.engine.said = {"tiny": busy(7, 3), "org/tiny-2": busy(2, 0)}
@@ -89,14 +91,17 @@ async def price_versions(operations: Operations, administrator: Administrator) -
     return {each["model"]: each["id"] for each in (await operations.read("listPrices", administrator))["data"]}
 
 
-def usage(house: House, versions: dict[str, str], until: datetime, count: int, first: int = 1) -> list[Event]:
-    """Requests of a day and a half, their sequence from `first` on; the last of them is the oldest."""
+def usage(
+    house: House, versions: dict[str, str], until: datetime, count: int, first: int = 1, scale: int = 1
+) -> list[Event]:
+    """Requests of a day and a half, their sequence from `first` on; the last of them is the oldest. `scale`: of their
+    tokens."""
     chance = random.Random(first)
     events = []
     for sequence in range(first, first + count):
         at = until - timedelta(minutes=(sequence - first) * 13 + chance.random() * 8)
         model = chance.choice(("tiny", "tiny", "org/tiny-2"))
-        prompt, completion = chance.randrange(80, 4000), chance.randrange(10, 600)
+        prompt, completion = scale * chance.randrange(80, 4000), scale * chance.randrange(10, 600)
         cached = prompt // 16 * chance.choice((0, 4, 12))
         tier = TIERS[sequence % 3 == 0]
         multiplier = MULTIPLIERS[tier]
@@ -114,15 +119,15 @@ def usage(house: House, versions: dict[str, str], until: datetime, count: int, f
             "streamed": bool(sequence % 3),
             "tier": tier,
             "tier_served": tier,
-            "ttft_ms": 20 + prompt // 20,
-            "total_latency_ms": 40 + prompt // 20 + completion * 9,
+            "ttft_ms": 20 + prompt // scale // 20,
+            "total_latency_ms": 40 + (prompt // 20 + completion * 9) // scale,
             "finish_reason": chance.choice(ENDINGS),
             "draft_tokens": completion // 2,
             "accepted_draft_tokens": completion // chance.randrange(3, 7),
             "preemptions": int(chance.random() < 0.05),
             "paused_ms": 0,
             "queue_ms": chance.randrange(40),
-            "engine_ns": completion * 2_100_000,
+            "engine_ns": completion // scale * 2_100_000,
         }
         name = TENANTS[sequence % 3 == 0]
         events.append(of_tenant(house, name, sequence, int(at.timestamp() * 1000), **fields))

@@ -92,8 +92,9 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(folder: Path, sqlite_schema: Path) -> AsyncIterator[House]:
-    """On the event loop that it is used on. `sqlite_schema` is an SQLite file with the schema alone."""
+async def open_house(folder: Path, sqlite_schema: Path, **stated: Any) -> AsyncIterator[House]:
+    """On the event loop that it is used on. `sqlite_schema` is an SQLite file with the schema alone. `stated`: settings
+    in addition."""
     shutil.copyfile(sqlite_schema, folder / "turnpike.db")
     settings = Settings(
         data_dir=folder,
@@ -101,6 +102,7 @@ async def open_house(folder: Path, sqlite_schema: Path) -> AsyncIterator[House]:
         prices=PRICES,
         journal_interval_ms=5,
         journal_min_free=0,
+        **stated,
     )
     engine = WatchedEngine()
     database = open_database(settings.database_url.get_secret_value())

@@ -30,6 +30,12 @@ MAX_BYTES = 150_000
 SIZE = {"width": 1200, "height": 780}
 COLOURS = 192
 """Of a picture's palette: flat pages lose nothing that is seen."""
+TERMS = {
+    "issuer_name": "Turnpike Inc.",
+    "issuer_address": "1 Toll Road\nSpringfield",
+    "issuer_tax_id": "US987654321",
+    "invoice_tax_percent": 19,
+}
 ANSWER = "The capital of France is Paris."
 
 
@@ -48,8 +54,8 @@ class Shot:
 
 
 SHOTS = (
-    Shot("overview", height=1240),
-    Shot("overview-dark", theme="dark", height=1240),
+    Shot("overview", height=1360),
+    Shot("overview-dark", theme="dark", height=1360),
     Shot("overview-phone", phone=True),
     Shot("tenant", "/tenants/{tenant_id}"),
     Shot("limits", "/tenants/{tenant_id}/limits"),
@@ -58,7 +64,7 @@ SHOTS = (
     Shot("requests", "/requests"),
     Shot("scheduler-dark", "/scheduler", theme="dark"),
     Shot("routing", "/routing"),
-    Shot("invoice", "/invoices/{invoice_number}"),
+    Shot("invoice", "/invoices/{invoice_number}", height=900),
     Shot("audit", "/audit"),
     Shot("playground", "/playground", who=ACME, question="What is the capital of France?"),
 )
@@ -69,7 +75,7 @@ WIDTHS = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "heigh
 
 async def take_every_screen(here: Path, folder: Path, names: Collection[str]) -> None:
     """`NAME-WHO-WIDTH-THEME.png`."""
-    async with open_house(here, here / "blank.db") as house:
+    async with open_house(here, here / "blank.db", **TERMS) as house:
         furnished = await furnish(house)
         async with serving(house) as url, chromium() as browser:
             browsing = Browsing(house, url, browser)
@@ -104,7 +110,7 @@ async def take(browsing: Browsing, furnished: Furnished, shot: Shot) -> bytes:
 
 
 async def take_all(here: Path, folder: Path) -> None:
-    async with open_house(here, here / "blank.db") as house:
+    async with open_house(here, here / "blank.db", **TERMS) as house:
         furnished = await furnish(house)
         house.engine.reply = ANSWER
         async with serving(house) as url, chromium() as browser:

@@ -1,6 +1,6 @@
 """Formatting of numbers, money, durations and shares for pages."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.billing.money import NANODOLLARS, dollars
@@ -33,17 +33,6 @@ def micro_dollars(nanodollars: int) -> str:
     if nanodollars and not millionths:
         return "<$0.000001" if nanodollars > 0 else ">-$0.000001"
     return f"{'-' if nanodollars < 0 else ''}${millionths // 10**6:,}.{millionths % 10**6:06}"
-
-
-def decimals_of(amounts: Iterable[int]) -> int:
-    """The decimals that exact amounts in nanodollars need in dollars, at least two: those of their column."""
-    return max((len(dollars(amount).partition(".")[2]) for amount in amounts), default=2)
-
-
-def at_decimals(nanodollars: int, decimals: int) -> str:
-    """The exact amount in dollars with at least `decimals` decimals."""
-    whole, _, fraction = dollars(nanodollars).partition(".")
-    return f"{whole}.{fraction.ljust(decimals, '0')}"
 
 
 def short_money(nanodollars: Number) -> str:

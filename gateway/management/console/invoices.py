@@ -4,13 +4,13 @@ from typing import Any
 
 import orjson
 
+from gateway.billing.money import decimals_of
 from gateway.billing.month import Month
 from gateway.http.errors import APIError
 from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.filters import reading, shown_again
 from gateway.management.console.form_parsing import chosen, naming, nanodollars_of
-from gateway.management.console.formatting import decimals_of
 from gateway.management.console.names import pickers_of, resolved
 from gateway.management.console.screens import Answer, Document, Page, PageRequest, Redirect, Screens
 from gateway.management.console.tenant_scoped_reads import TenantScopedReads

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from gateway.billing.errors import NoPrice
 from gateway.billing.money import dollars_per_million
 from gateway.management.console.context import ConsoleContext
-from gateway.management.console.formatting import gibibytes
+from gateway.management.console.formatting import aligned, gibibytes
 from gateway.management.console.scheduler_figures import Look, ModelFigures
 from gateway.management.console.screens import Page, PageRequest, Screens
 from gateway.management.operations.roles import READERS
@@ -78,20 +78,17 @@ def _facts(context: ConsoleContext, name: str) -> Mapping[str, str]:
     return facts
 
 
-def _prices(context: ConsoleContext, name: str) -> list[tuple[str, str, str, str]]:
-    """None for a class without a price."""
-    found = []
+def _prices(context: ConsoleContext, name: str) -> list[tuple[str, ...]]:
+    """Class, input, cached input and output, with the same decimals in a column; none for a class without a price."""
+    found: list[tuple[str, ...]] = []
     for tier in context.classes.names:
         try:
             price = context.prices.price_of(name, tier, context.now())
         except NoPrice:
             continue
-        found.append(
-            (
-                tier,
-                dollars_per_million(price.prompt),
-                dollars_per_million(price.cached_prompt),
-                dollars_per_million(price.completion),
-            )
-        )
-    return found
+        kinds = (price.prompt, price.cached_prompt, price.completion)
+        found.append((tier, *map(dollars_per_million, kinds)))
+    if not found:
+        return []
+    tiers, *columns = zip(*found, strict=True)
+    return list(zip(tiers, *map(aligned, columns), strict=True))

@@ -8,8 +8,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gateway.billing.money import cents, dollars
-from gateway.management.console.formatting import ago, at_decimals, micro_dollars
+from gateway.billing.money import at_decimals, cents, dollars
+from gateway.management.console.formatting import ago, micro_dollars
 from gateway.management.console.screens import Refusal, Screen
 from gateway.management.console.static_files import StaticFiles
 from gateway.management.console.users import User
