@@ -1,5 +1,5 @@
-"""Terms of an invoice: issuer, bill-to, due date and tax rate. A final invoice keeps those of the moment at which it was
-finalised."""
+"""Terms of an invoice: issuer, bill-to, due date and tax rate. A final invoice keeps those of the moment at which it
+was finalised."""
 
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta

@@ -26,7 +26,7 @@ class ModelLine:
     tokens_per_second: str
     kv_used: str
     facts: tuple[tuple[str, str], ...]
-    prices: tuple[tuple[str, str, str, str], ...]
+    prices: tuple[tuple[str, ...], ...]
 
 
 @SCREENS.get("/models", "models", "Models", READERS, section="Observe")
