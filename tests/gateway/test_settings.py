@@ -353,3 +353,20 @@ def test_aliases(tmp_path: Path) -> None:
     for aliases in ({"large": "large"}, {"a": "b", "b": "large"}, {"auto": "large"}, {"a b": "large"}):
         with pytest.raises(SettingsError, match=r"^aliases: "):
             load_settings(models=models, aliases=aliases)
+
+
+@pytest.mark.parametrize(
+    ("stated", "complaint"),
+    [
+        ({"invoice_tax_percent": "101"}, "invoice_tax_percent: .*0 to 100"),
+        ({"invoice_tax_percent": "8.8755"}, "invoice_tax_percent: .*three decimals"),
+        ({"invoice_payment_days": -1}, "invoice_payment_days"),
+        ({"issuer_name": "a\nb"}, "issuer_name: .*printable"),
+        ({"issuer_address": "a\n" * 9}, "issuer_address: .*8 lines"),
+        ({"issuer_tax_id": "x" * 65}, "issuer_tax_id: .*64"),
+    ],
+)
+def test_terms_of_invoices_that_cannot_be_printed_are_refused(stated: dict[str, object], complaint: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(**stated)
+    assert re.match(complaint, str(caught.value))

@@ -231,6 +231,35 @@ async def test_a_month_is_drafted_finalised_read_and_credited(admin: Admin, anal
     ]
 
 
+async def test_an_invoice_is_billed_paid_and_audited(admin: Admin, analytics: Analytics) -> None:
+    tenant_id, price = await priced(admin)
+    bill_to = f"/tenants/{tenant_id}/bill-to"
+    party = {"name": "Acme GmbH", "address": "Hauptstraße 1\n10115 Berlin", "tax_id": ""}
+    answer = await admin.request("PUT", bill_to, "billing", json=party)
+    assert (answer.status_code, answer.json()) == (200, party)
+    for wrong, param in (({"name": "a\nb"}, "name"), ({"address": "\n".join("123456789")}, "address")):
+        assert (await admin.refused(400, "PATCH", bill_to, json=wrong))["param"] == param
+
+    await store(analytics, an_event(tenant_id, DECEMBER, price, (10**6, 0, 0)))
+    made = await admin.post(f"/tenants/{tenant_id}/invoices", {"month": "2025-12"}, 200, role="billing")
+    number = made["invoice"]["number"]
+    assert (made["invoice"]["status"], made["invoice"]["bill_to"]) == ("open", party)
+    assert made["invoice"]["payable"]["due_cents"] == 15
+
+    paid = await admin.post(f"/invoices/{number}/pay", {"reference": "transfer 7"}, 200, role="billing")
+    assert (paid["status"], paid["payable"]["paid_cents"], paid["payable"]["due_cents"]) == ("paid", 15, 0)
+    assert await admin.post(f"/invoices/{number}/pay", {}, 200) == paid
+    error = await admin.refused(409, "POST", f"/invoices/{number}/void", json={"reason": "late"})
+    assert error["code"] == "invoice_settled"
+    assert (await admin.refused(400, "POST", f"/invoices/{number}/void", json={}))["param"] == "reason"
+    for status, found in (("paid", [number]), ("open", []), ("void", [])):
+        listed = (await admin.get("/invoices", params={"status": status}))["data"]
+        assert [each["number"] for each in listed] == found
+    told = (await admin.get("/audit", params={"resource": "invoice"}))["data"]
+    assert [each["action"] for each in told] == ["pay", "finalise"]
+    assert (told[0]["before"]["status"], told[0]["after"]["paid_cents"]) == ("open", 15)
+
+
 async def test_many_who_finalise_and_credit_at_once_do_it_once(admin: Admin, analytics: Analytics) -> None:
     tenant_id, price = await priced(admin)
     await store(analytics, an_event(tenant_id, DECEMBER, price, (1000, 0, 0)))
