@@ -17,7 +17,8 @@ class WeightMemory:
     """The memory of a model's weights, in bytes.
 
     kept: of matrices that stay quantised; expanded: of quantised matrices that are expanded, which take `stored` in the
-    checkpoint; plain: of all others. formats: descriptions of those that are expanded.
+    checkpoint; plain: of all others. formats: descriptions of those that are expanded. spared: what those that stay
+    quantised would take more if they were expanded; kept_formats: their descriptions.
     """
 
     kept: int
@@ -25,6 +26,8 @@ class WeightMemory:
     stored: int
     plain: int
     formats: tuple[str, ...]
+    spared: int
+    kept_formats: tuple[str, ...]
 
     @property
     def total(self) -> int:
@@ -38,6 +41,16 @@ class WeightMemory:
         return (
             f"{'; '.join(self.formats)}: no kernel computes with these weights, expanded from {_mib(self.stored)} to "
             f"{_mib(self.expanded)}"
+        )
+
+    @property
+    def saving(self) -> str | None:
+        """What is saved by computing with quantised weights, for operators; None if none is kept."""
+        if not self.kept_formats:
+            return None
+        return (
+            f"{'; '.join(self.kept_formats)}: computed with as stored, in {_mib(self.kept)} instead of "
+            f"{_mib(self.kept + self.spared)}"
         )
 
 
@@ -57,20 +70,25 @@ def weight_memory(source: WeightSource, takes: TakesBlocks, number_bytes: int) -
     """`number_bytes`: of a number that is not quantised."""
     quantized = source.quantized if isinstance(source, BlockSource) else {}
     kept = kept_matrices(source, takes)
-    expanded = plain = 0
+    expanded = plain = unkept = 0
     for name, shape in expected_tensors(source.config):
         size = math.prod(shape) * number_bytes
         if name not in quantized:
             plain += size
         elif name not in kept:
             expanded += size
+        else:
+            unkept += size
+    kept_bytes = sum(quantized[name].bytes for name in kept)
     others = [matrix for name, matrix in quantized.items() if name not in kept]
     return WeightMemory(
-        kept=sum(quantized[name].bytes for name in kept),
+        kept=kept_bytes,
         expanded=expanded,
         stored=sum(matrix.bytes for matrix in others),
         plain=plain,
         formats=tuple(dict.fromkeys(matrix.description for matrix in others)),
+        spared=unkept - kept_bytes,
+        kept_formats=tuple(dict.fromkeys(matrix.description for name, matrix in quantized.items() if name in kept)),
     )
 
 

@@ -134,8 +134,11 @@ def load(
         draft = _fitting(draft, name, model_config, text, config)
     host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share)
     report = None if progress is None else lambda done, total: progress(name, done, total)
-    if notice := weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize).notice:
-        logger.warning("%s: %s", name, notice)
+    memory = weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize)
+    if memory.notice is not None:
+        logger.warning("%s: %s", name, memory.notice)
+    if memory.saving is not None:
+        logger.info("%s: %s", name, memory.saving)
     model = load_model(checkpoint, ops, window, report, config.quantize)
     on_host = None if ops.on_gpu else host_model(model)
     if draft is not None and on_host is not None:

@@ -1,14 +1,19 @@
-"""The op table of a CUDA device: cuBLAS for products, this package's kernels for the rest."""
+"""The op table of a CUDA device: cuBLAS for products of plain numbers, this package's kernels for the rest."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from kernels.arrays import Array
+from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, KVScales, RopeRows, SamplingColumns
+from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, KVScales, Linear, RopeRows, SamplingColumns
 from kernels.reference import ReferenceOps
-from kernels.triton import activation, attention, blocks, embedding, logprobs, norms, rotary, sampling
+from kernels.triton import activation, attention, blocks, embedding, logprobs, norms, packing, rotary, sampling
 from kernels.triton.bitmask import mask_logits
 from kernels.triton.plan import TritonPlan, plan_from_metadata
+from kernels.weights import StoredWeight
 
 _UNSCALED = KVScales(key=1.0, value=1.0)
 
@@ -31,6 +36,13 @@ class TritonOps(ReferenceOps):
             "dtype": str(self.dtype).removeprefix("torch."),
             "kv dtype": str(self.kv_dtype).removeprefix("torch."),
         }
+
+    def takes_blocks(self, format: str, in_features: int) -> bool:
+        return packing.takes(format, in_features)
+
+    def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
+        own_bias = None if bias is None else tensor_of(bias).clone()
+        return packing.pack(parts, own_bias, self.device, self.dtype, self.pack_linear)
 
     def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
         return embedding.embed(table, token_ids)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from kernels.triton.attention_variants import attention_variants
 from kernels.triton.compiled import CompilationError, CompiledVariant, broken_promises, compile_variant
 from kernels.triton.elementwise import elementwise_variants
+from kernels.triton.product_variants import product_variants
 from kernels.triton.sampling_variants import sampling_variants
 from kernels.triton.step_variants import step_variants
 from kernels.triton.variants import KernelVariant
@@ -22,7 +23,13 @@ _HEADINGS = ("variant", "warps", "stages", "regs", "local", "shared", "programs"
 
 def shipped_variants() -> tuple[KernelVariant, ...]:
     """All variants, with unique names."""
-    return (*attention_variants(), *elementwise_variants(), *sampling_variants(), *step_variants())
+    return (
+        *attention_variants(),
+        *elementwise_variants(),
+        *product_variants(),
+        *sampling_variants(),
+        *step_variants(),
+    )
 
 
 def main(parts: Sequence[str]) -> int:

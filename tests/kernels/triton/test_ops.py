@@ -1,33 +1,18 @@
 """The op table: models computed with it equal the same models on the CPU, through prefill, chunks and decode."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
-from engine.checkpoints.checkpoint import open_checkpoint
-from engine.models.loader import load_model
-from engine.models.transformer import Transformer
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, KVScales, Ops, SamplingColumns
+from kernels.ops import KVScales, SamplingColumns
 from kernels.reference import ReferenceOps
 from kernels.triton.ops import TritonOps
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
+from tests.kernels.triton.model_steps import loaded, logits_of
 from tests.support.kernel_tensors import DEVICE, random
-from tests.support.tiny_models import VOCAB_SIZE, TinyFamily, make_checkpoint
-
-NUM_BLOCKS = 9
-
-STEPS = [
-    ((17, 0),),  # (tokens, computed before) of each row
-    ((1, 17), (3, 0)),
-    ((1, 18), (1, 3)),
-]
-"""Two sequences: the prefill of one, a step of its decode and the other's chunk, and one that decodes both."""
-
-BLOCKS = ((4, 8), (0, 7))
-
+from tests.support.tiny_models import TinyFamily, make_checkpoint
 
 CASES = [
     ("mistral", torch.float32, 1e-4),  # with windows
@@ -41,32 +26,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("on-gpu")
     families: tuple[TinyFamily, ...] = ("mistral", "qwen2", "qwen3")
     return {family: make_checkpoint(root / family, family) for family in families}
-
-
-def loaded(folder: Path, ops: Ops) -> Transformer:
-    return load_model(open_checkpoint(folder), ops, 64)
-
-
-def metadata(step: Sequence[tuple[int, int]]) -> AttentionMetadata:
-    tables = torch.tensor(BLOCKS[: len(step)])
-    return AttentionMetadata(
-        tables.to(DEVICE), [tokens for tokens, _ in step], [before + tokens for tokens, before in step]
-    )
-
-
-@torch.inference_mode()
-def logits_of(model: Transformer) -> torch.Tensor:
-    """Logits of all tokens of the steps, one step after another on one KV pool, poisoned before."""
-    kv = model.allocate_kv(NUM_BLOCKS)
-    kv.copy_(torch.full_like(kv, torch.nan, dtype=torch.float32))
-    generator = torch.Generator().manual_seed(1)
-    collected = []
-    for step in STEPS:
-        count = sum(tokens for tokens, _ in step)
-        token_ids = torch.randint(0, VOCAB_SIZE, (count,), generator=generator).to(model.ops.device)
-        hidden = model.forward(token_ids, model.ops.plan_attention(metadata(step)), kv)
-        collected.append(model.logits(hidden))
-    return torch.cat(collected).cpu()
 
 
 @pytest.mark.parametrize(("family", "dtype", "tolerance"), CASES)

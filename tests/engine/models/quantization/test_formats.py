@@ -101,9 +101,12 @@ def test_the_memory_of_weights_is_stated(case: Case, made: Made) -> None:
     count = sum(weight.size for name, weight in checkpoint.tensors(BFLOAT16) if name in checkpoint.quantized)
     assert (none.kept, none.expanded, none.stored) == (0, 2 * count, stored)
     assert none.notice is not None
+    assert (none.spared, none.saving) == (0, None)
     every = weight_memory(checkpoint, lambda format, inputs: True, 2)
     if case.block_format is None:
         assert every == none
     else:
         assert (every.kept, every.expanded, every.notice) == (stored, 0, None)
         assert every.total < none.total
+        assert every.spared == none.total - every.total
+        assert "computed with as stored" in str(every.saving)

@@ -1,0 +1,91 @@
+"""The shipped variants of the products with quantised weights and experts, as described in `kernels.triton.variants`.
+
+What is compiled depends on a weight's format and on the rows of a step. There is one variant for each format and each
+tile, with and without splits in programs of their own.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from kernels.triton.grouped import grouped_linear_kernel
+from kernels.triton.splits import MERGED_TILE, merge_splits_kernel
+from kernels.triton.tuning_products import GROUPED_FEW, GROUPED_MANY, ProductTile
+from kernels.triton.variants import KernelVariant
+
+_WORDS = {4: "*i16", 8: "*i32"}
+_TYPES = {
+    "scales": "*fp32",
+    "zero_points": "*u8",
+    "partials": "*fp32",
+    "rows": "i32",
+    "in_features": "i32",
+    "out_features": "i32",
+    "split_tiles": "i32",
+    "splits": "i32",
+}
+_ALIGNED = frozenset(
+    {"x", "codes", "scales", "zero_points", "bias", "output", "partials", "in_features", "out_features"}
+)
+
+_ALL_FORMS = (
+    ("few-splits", GROUPED_FEW, True, False),
+    ("few", GROUPED_FEW, False, True),
+    ("many-splits", GROUPED_MANY, True, False),
+    ("many", GROUPED_MANY, False, False),
+)
+"""Name, tile, whether splits have programs of their own, and whether there is a bias."""
+_PLAIN_FORMS = (_ALL_FORMS[0], _ALL_FORMS[3])
+
+
+def product_variants() -> list[KernelVariant]:
+    """All variants of these kernels."""
+    return [
+        *(variant for bits, group in product((4, 8), (32, 64, 128)) for variant in _grouped("bf16", bits, group)),
+        *_grouped("fp16", 4, 128, _PLAIN_FORMS),
+        *_merging("bf16"),
+    ]
+
+
+def _grouped(
+    dtype: str, bits: int, group: int, forms: Sequence[tuple[str, ProductTile, bool, bool]] | None = None
+) -> Iterator[KernelVariant]:
+    types = {"x": f"*{dtype}", "codes": _WORDS[bits], "bias": f"*{dtype}"}
+    for name, tile, partial, bias in forms or (_ALL_FORMS if group == 128 else _PLAIN_FORMS):
+        constexprs: dict[str, object] = {"GROUP": group, "BITS": bits, "PARTIAL": partial}
+        if not bias:
+            constexprs["bias"] = None
+        output = "*fp32" if partial else f"*{dtype}"
+        named = f"grouped-{bits}x{group}-{name}-{dtype}"
+        yield _variant(named, grouped_linear_kernel, tile, types | {"output": output}, constexprs)
+
+
+def _merging(dtype: str) -> Iterator[KernelVariant]:
+    signature = {**_TYPES, "bias": f"*{dtype}", "output": f"*{dtype}"}
+    names = merge_splits_kernel.arg_names
+    for name, absent in (("merge-splits", {"bias": None}), ("merge-splits-bias", {})):
+        constexprs: dict[str, object] = {"TILE": MERGED_TILE, **absent}
+        given = {argument: signature[argument] for argument in names if argument not in constexprs}
+        yield KernelVariant(
+            name, merge_splits_kernel, given, constexprs, _ALIGNED & given.keys(), num_warps=4, wide_loads=True
+        )
+
+
+def _variant(
+    name: str, kernel: Any, tile: ProductTile, types: Mapping[str, str], constexprs: Mapping[str, object]
+) -> KernelVariant:
+    fixed = {**tile.constexprs, **constexprs}
+    known = {**_TYPES, **types}
+    signature = {argument: known[argument] for argument in kernel.arg_names if argument not in fixed}
+    return KernelVariant(
+        name,
+        kernel,
+        signature,
+        fixed,
+        _ALIGNED & signature.keys(),
+        tile.num_warps,
+        tile.num_stages,
+        wide_loads=True,
+        pipelined_loads=True,
+        warpgroup_matmul=True,
+    )

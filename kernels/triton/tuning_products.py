@@ -1,0 +1,45 @@
+"""Launch parameters of the products with quantised weights and experts on a Hopper GPU.
+
+Found by compiling alone: `python -m kernels.triton.report` shows registers, shared memory and loads of each.
+"""
+
+from dataclasses import dataclass
+
+_PROGRAMS = 264
+"""Programs that a product of few rows is split into: two for each multiprocessor of an H100."""
+_LEAST_SPLIT_TILES = 4
+"""Tiles of a split, so that its loads are in flight for most of its time."""
+
+MOST_PARTIAL_ROWS = 128
+"""Rows up to which splits have programs of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTile:
+    """Rows and outputs of a program, warps and stages."""
+
+    row_tile: int
+    output_tile: int
+    num_warps: int
+    num_stages: int
+
+    @property
+    def constexprs(self) -> dict[str, int]:
+        return {"ROW_TILE": self.row_tile, "OUTPUT_TILE": self.output_tile}
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The keyword arguments of a launch."""
+        return self.constexprs | {"num_warps": self.num_warps, "num_stages": self.num_stages}
+
+
+GROUPED_FEW = ProductTile(32, 64, 4, 4)
+"""Inputs of 16 rows would be read 8 bytes a thread."""
+GROUPED_MANY = ProductTile(128, 64, 8, 3)
+
+
+def split_tiles(tiles: int, out_features: int) -> int:
+    """Tiles of a split: a function of the weight's shape alone."""
+    programs = -(-out_features // GROUPED_FEW.output_tile)
+    splits = max(1, min(_PROGRAMS // programs, tiles // _LEAST_SPLIT_TILES))
+    return -(-tiles // splits)

@@ -1,0 +1,84 @@
+"""Quantised checkpoints on a GPU: computed with in their own bytes, and equal to the same weights expanded."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.models.expansion import weight_memory
+from kernels.reference import ReferenceOps
+from kernels.triton.grouped import GroupedLinear
+from kernels.triton.ops import TritonOps
+from kernels.weights import MlpWeights
+from tests.engine.models.quantization.folders import CASES, Case, write
+from tests.kernels.triton.model_steps import loaded, logits_of
+from tests.support.kernel_tensors import DEVICE
+from tests.support.tiny_models import make_checkpoint
+
+SHAPE: dict[str, Any] = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32, "num_hidden_layers": 1}
+BY_NAME = {case.name: case for case in CASES}
+Made = Callable[[str], Path]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    root = tmp_path_factory.mktemp("quantized-on-gpu")
+    source = make_checkpoint(root / "plain", "llama", **SHAPE)
+
+    def make(name: str) -> Path:
+        if not (root / name).exists():
+            write(root / name, source, BY_NAME[name])
+        return root / name
+
+    return make
+
+
+def down_of(folder: Path, ops: TritonOps) -> object:
+    mlp = loaded(folder, ops)._weights.layers[0].mlp
+    assert isinstance(mlp, MlpWeights)
+    return mlp.down
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gptq-4-128-gptq-asym", "gptq-8-64-gptq-sym", "awq-32", "pack-4-128-asym", "pack-8--1-sym", "int8-asym"],
+)
+def test_integers_in_groups_are_not_expanded(name: str, made: Made) -> None:
+    folder, ops = made(name), TritonOps(DEVICE, torch.float32)
+    assert isinstance(down_of(folder, ops), GroupedLinear)
+    memory = weight_memory(open_checkpoint(folder), ops.takes_blocks, 2)
+    assert memory.expanded == 0
+    assert memory.spared > 0
+    expected = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    torch.testing.assert_close(logits_of(loaded(folder, ops)), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_activation_order_is_expanded(made: Made) -> None:
+    """A kernel would have to reorder its inputs."""
+    case = next(case for case in CASES if case.name.endswith("-desc"))
+    folder, ops = made(case.name), TritonOps(DEVICE, torch.float32)
+    assert not isinstance(down_of(folder, ops), GroupedLinear)
+    assert weight_memory(open_checkpoint(folder), ops.takes_blocks, 2).kept == 0
+    expected = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    torch.testing.assert_close(logits_of(loaded(folder, ops)), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_parts_of_a_product_in_different_formats(made: Made, tmp_path: Path) -> None:
+    """Plain queries next to quantised keys and values: their one product is expanded, the others are not."""
+    plain = {"plain": ("q_proj", "o_proj")}
+    case = Case(**{**_fields(BY_NAME["awq-32"]), **plain})
+    folder = tmp_path / "mixed"
+    write(folder, made("awq-32").parent / "plain", case)
+    ops = TritonOps(DEVICE, torch.float32)
+    model = loaded(folder, ops)
+    assert not isinstance(model._weights.layers[0].qkv, GroupedLinear)
+    assert isinstance(down_of(folder, ops), GroupedLinear)
+    expected = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    torch.testing.assert_close(logits_of(model), expected, atol=1e-4, rtol=1e-4)
+
+
+def _fields(case: Case) -> dict[str, Any]:
+    return {name: getattr(case, name) for name in ("name", "config", "quantize", "block_format", "head", "extra")}
