@@ -371,10 +371,10 @@ class ReferenceLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features, self.in_features = weight.shape
-        self._weight, self._bias = weight, bias
+        self.weight, self._bias = weight, bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self._weight, self._bias)
+        return linear(x, self.weight, self._bias)
 
     def wide(self, x: Tensor) -> Tensor:
         return self(x).float()

@@ -5,7 +5,8 @@
 One layout holds what GPTQ, AWQ and compressed-tensors store, and what is quantised while it is loaded.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,13 +39,20 @@ class PackedGroups:
     def out_features(self) -> int:
         return self.codes.shape[1]
 
+    def integers(self) -> Tensor:
+        """The integers, int32 [N, K]."""
+        return self._filled_integers()[:, : self.in_features]
+
     def floats(self) -> Tensor:
         """The weight float32 [N, K]."""
-        shifts = torch.arange(_PARTS, device=self.codes.device) * self.bits
-        numbers = (self.codes[:, :, None, :].int() >> shifts[:, None]) & ((1 << self.bits) - 1)
-        integers = numbers.movedim(1, 0).reshape(self.out_features, -1, self.group)
+        integers = self._filled_integers().view(self.out_features, -1, self.group)
         weight = (integers - self.zero_points.T[..., None]) * self.scales.T[..., None]
         return weight.flatten(1)[:, : self.in_features]
+
+    def _filled_integers(self) -> Tensor:
+        shifts = torch.arange(_PARTS, device=self.codes.device) * self.bits
+        numbers = (self.codes[:, :, None, :].int() >> shifts[:, None]) & ((1 << self.bits) - 1)
+        return numbers.movedim(1, 0).reshape(self.out_features, -1)
 
 
 def takes_groups(format: str) -> bool:
@@ -64,6 +72,18 @@ def packed_groups(format: str, blocks: Tensor) -> PackedGroups:
     if bits == 4:
         codes = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(1)
     return pack_groups(bits, group, codes, scales, by_block[..., _SCALE_BYTES])
+
+
+def joined_groups(parts: Sequence[PackedGroups]) -> PackedGroups:
+    """Weights of one format, concatenated along their outputs."""
+    if len(parts) == 1:
+        return parts[0]
+    return replace(
+        parts[0],
+        codes=torch.cat([part.codes for part in parts], dim=1),
+        scales=torch.cat([part.scales for part in parts], dim=1),
+        zero_points=torch.cat([part.zero_points for part in parts], dim=1),
+    )
 
 
 def pack_groups(bits: int, group: int, integers: Tensor, scales: Tensor, zero_points: Tensor) -> PackedGroups:

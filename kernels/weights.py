@@ -27,12 +27,14 @@ class StoredWeight:
     format: "dense", with `rows` [out_features, in_features] in the compute dtype; "int8" or "int4", with the same rows,
     which the backend is to quantise; or a GGUF block format by its lower-case name ("q4_0", "q6_k", ...), with `rows`
     uint8 [out_features, row bytes], the blocks as stored.
+    rounded_inputs: the checkpoint was made for inputs that are rounded to int8 for each token. A backend may.
     """
 
     format: str
     rows: Array
     out_features: int
     in_features: int
+    rounded_inputs: bool = False
 
     @classmethod
     def dense(cls, rows: Array) -> "StoredWeight":

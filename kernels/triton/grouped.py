@@ -74,7 +74,7 @@ class GroupedLinear:
 
     def __init__(self, weight: PackedGroups, bias: Tensor | None) -> None:
         self.out_features, self.in_features = weight.out_features, weight.in_features
-        self._weight, self._bias = weight, bias
+        self.weight, self._bias = weight, bias
         self._split_tiles = split_tiles(weight.codes.shape[0], weight.out_features)
         self._splits = -(-weight.codes.shape[0] // self._split_tiles)
 
@@ -98,7 +98,7 @@ class GroupedLinear:
             triton.cdiv(rows, launch.row_tile),
             self._splits if partial else 1,
         )
-        weight = self._weight
+        weight = self.weight
         grouped_linear_kernel[grid](
             x,
             weight.codes,

@@ -1,22 +1,29 @@
 """Packs the weights of a checkpoint for products on a GPU: in their own bytes where a kernel computes with them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from kernels.exchange import tensor_of
+from kernels.floats8 import FORMAT as FLOATS8
 from kernels.ops import Linear
-from kernels.reference_grouped import PackedGroups, packed_groups, takes_groups
+from kernels.reference_grouped import PackedGroups, joined_groups, packed_groups, takes_groups
+from kernels.reference_rounded import GROUP_INPUTS, RoundedWeight, joined_rounded, weight_of_blocks, weight_of_integers
 from kernels.triton.grouped import GroupedLinear
+from kernels.triton.rounded import RoundedLinear
 from kernels.weights import DENSE, StoredWeight
 
 PackDense = Callable[[Tensor, Tensor | None], Linear]
 
 
+Packed = PackedGroups | RoundedWeight
+
+
 def takes(format: str, in_features: int) -> bool:
     """Whether a kernel computes with weights of that format and width."""
+    if format == FLOATS8:
+        return in_features % GROUP_INPUTS == 0
     return takes_groups(format) and in_features % 16 == 0
 
 
@@ -32,26 +39,32 @@ def pack(
     if formats == {DENSE}:
         return pack_dense(torch.cat([tensor_of(part.rows) for part in parts]), bias)
     packed = [_packed(part, device) for part in parts]
-    groups = [each for each in packed if isinstance(each, PackedGroups)]
-    if len(formats) == 1:
-        return GroupedLinear(joined(groups), None if bias is None else bias.to(device))
-    rows = [each.floats() if isinstance(each, PackedGroups) else each for each in packed]
+    own_bias = None if bias is None else bias.to(device)
+    if len({_kind(each) for each in packed}) == 1:
+        return _linear([each for each in packed if not isinstance(each, Tensor)], own_bias)
+    rows = [each if isinstance(each, Tensor) else each.floats() for each in packed]
     return pack_dense(torch.cat([each.to(device, dtype) for each in rows]), bias)
 
 
-def joined(parts: Sequence[PackedGroups]) -> PackedGroups:
-    """Weights of one format, concatenated along their outputs."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    return replace(
-        first,
-        codes=torch.cat([part.codes for part in parts], dim=1),
-        scales=torch.cat([part.scales for part in parts], dim=1),
-        zero_points=torch.cat([part.zero_points for part in parts], dim=1),
-    )
+def _kind(part: Packed | Tensor) -> object:
+    """What parts of one product have in common."""
+    if isinstance(part, PackedGroups):
+        return part.bits, part.group
+    return part.codes.dtype if isinstance(part, RoundedWeight) else DENSE
 
 
-def _packed(part: StoredWeight, device: torch.device) -> PackedGroups | Tensor:
+def _linear(parts: Sequence[Packed], bias: Tensor | None) -> Linear:
+    groups = [part for part in parts if isinstance(part, PackedGroups)]
+    if groups:
+        return GroupedLinear(joined_groups(groups), bias)
+    return RoundedLinear(joined_rounded([part for part in parts if isinstance(part, RoundedWeight)]), bias)
+
+
+def _packed(part: StoredWeight, device: torch.device) -> Packed | Tensor:
     rows = tensor_of(part.rows).to(device)
-    return rows if part.format == DENSE else packed_groups(part.format, rows)
+    if part.format == DENSE:
+        return rows
+    if part.rounded_inputs:
+        groups = packed_groups(part.format, rows)
+        return weight_of_integers(groups) or groups
+    return weight_of_blocks(rows) if part.format == FLOATS8 else packed_groups(part.format, rows)

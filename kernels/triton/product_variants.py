@@ -8,9 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+import torch
+
+from kernels.reference_rounded import GROUP_INPUTS, LARGEST
 from kernels.triton.grouped import grouped_linear_kernel
+from kernels.triton.rounded import rounded_linear_kernel
+from kernels.triton.rounding import GROUPS_TILE, ROW_TILE, round_groups_kernel, round_rows_kernel
 from kernels.triton.splits import MERGED_TILE, merge_splits_kernel
-from kernels.triton.tuning_products import GROUPED_FEW, GROUPED_MANY, ProductTile
+from kernels.triton.tuning_products import GROUPED_FEW, GROUPED_MANY, ROUNDED_FEW, ROUNDED_MANY, ProductTile
 from kernels.triton.variants import KernelVariant
 
 _WORDS = {4: "*i16", 8: "*i32"}
@@ -25,7 +30,7 @@ _TYPES = {
     "splits": "i32",
 }
 _ALIGNED = frozenset(
-    {"x", "codes", "scales", "zero_points", "bias", "output", "partials", "in_features", "out_features"}
+    {"x", "codes", "scales", "zero_points", "bias", "output", "partials", "x_scales", "in_features", "out_features"}
 )
 
 _ALL_FORMS = (
@@ -36,6 +41,8 @@ _ALL_FORMS = (
 )
 """Name, tile, whether splits have programs of their own, and whether there is a bias."""
 _PLAIN_FORMS = (_ALL_FORMS[0], _ALL_FORMS[3])
+_ROUNDED = (("fp8e4nv", False), ("fp8e4nv", True), ("i8", False))
+"""Type of codes, and whether scales are of 128 inputs."""
 
 
 def product_variants() -> list[KernelVariant]:
@@ -44,6 +51,8 @@ def product_variants() -> list[KernelVariant]:
         *(variant for bits, group in product((4, 8), (32, 64, 128)) for variant in _grouped("bf16", bits, group)),
         *_grouped("fp16", 4, 128, _PLAIN_FORMS),
         *_merging("bf16"),
+        *(variant for codes, grouped in _ROUNDED for variant in _rounded("bf16", codes, grouped)),
+        *(_rounding("bf16", codes, grouped) for codes, grouped in _ROUNDED),
     ]
 
 
@@ -69,6 +78,38 @@ def _merging(dtype: str) -> Iterator[KernelVariant]:
         yield KernelVariant(
             name, merge_splits_kernel, given, constexprs, _ALIGNED & given.keys(), num_warps=4, wide_loads=True
         )
+
+
+def _rounded(dtype: str, codes: str, grouped: bool) -> Iterator[KernelVariant]:
+    types = {**dict.fromkeys(("x", "codes"), f"*{codes}"), "bias": f"*{dtype}", "x_scales": "*fp32"}
+    for name, few, partial, bias in _ALL_FORMS:
+        tile = ROUNDED_FEW if few is GROUPED_FEW else ROUNDED_MANY[grouped]
+        constexprs: dict[str, object] = {"GROUPED": grouped, "PARTIAL": partial}
+        if not bias:
+            constexprs["bias"] = None
+        named = f"rounded-{codes}{'-groups' if grouped else ''}-{name}-{dtype}"
+        output = "*fp32" if partial else f"*{dtype}"
+        yield _variant(named, rounded_linear_kernel, tile, types | {"output": output}, constexprs)
+
+
+def _rounding(dtype: str, codes: str, grouped: bool) -> KernelVariant:
+    largest = LARGEST[torch.int8 if codes == "i8" else torch.float8_e4m3fn]
+    types = {"x": f"*{dtype}", "codes": f"*{codes}", "scales": "*fp32", "groups": "i32"}
+    kernel, warps = (round_groups_kernel, 4) if grouped else (round_rows_kernel, 8)
+    own: dict[str, object] = (
+        {"GROUP": GROUP_INPUTS, "TILE": GROUPS_TILE} if grouped else {"WIDTH": 4096, "TILE": ROW_TILE}
+    )
+    constexprs: dict[str, object] = {"LARGEST": largest, **own}
+    signature = {argument: types[argument] for argument in kernel.arg_names if argument not in constexprs}
+    return KernelVariant(
+        f"round{'-groups' if grouped else ''}-{codes}-{dtype}",
+        kernel,
+        signature,
+        constexprs,
+        frozenset({"x", "codes"}),
+        num_warps=warps,
+        wide_loads=True,
+    )
 
 
 def _variant(

@@ -36,6 +36,9 @@ class ProductTile:
 GROUPED_FEW = ProductTile(32, 64, 4, 4)
 """Inputs of 16 rows would be read 8 bytes a thread."""
 GROUPED_MANY = ProductTile(128, 64, 8, 3)
+ROUNDED_FEW = ProductTile(32, 64, 4, 5)
+ROUNDED_MANY = {False: ProductTile(128, 128, 8, 4), True: ProductTile(128, 64, 8, 4)}
+"""By whether scales are of groups: their scaled sums take the registers of half a tile."""
 
 
 def split_tiles(tiles: int, out_features: int) -> int:

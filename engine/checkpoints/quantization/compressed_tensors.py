@@ -8,7 +8,7 @@
     int-quantized    X.weight int8 [out, in], X.weight_scale [out, 1] or [1], X.weight_zero_point likewise
     float-quantized  X.weight e4m3 [out, in], X.weight_scale [out, 1], [1] or one for each block
 
-Activations are not rounded, whatever `input_activations` states.
+Activations are not rounded on a CPU, whatever `input_activations` states.
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,7 @@ from engine.checkpoints.quantization.scheme import (
 )
 from kernels.arrays import Bytes, Floats
 from kernels.integers import BITS, GroupedIntegers, in_order, unpacked
+from kernels.weights import StoredWeight
 
 _WORD_BITS = 32
 _PATTERN = "re:"
@@ -128,7 +129,15 @@ def _scheme(group: Keys, form: str) -> LayerScheme:
         raise keys.refuse("actorder", f"{order!r:.80} in {form} is not understood")
     if form == "float-quantized" or bits > 8:
         raise keys.refuse("num_bits", f"{bits}-bit integers are not {form}")
-    return _Int8Scheme(group_size, symmetric)
+    return _Int8Scheme(group_size, symmetric, rounded_inputs=_rounds_inputs(group))
+
+
+def _rounds_inputs(group: Keys) -> bool:
+    """Whether inputs were meant to be int8."""
+    value = group.values.get("input_activations")
+    if not isinstance(value, dict):
+        return False
+    return value.get("num_bits") == 8 and value.get("type", "int") == "int" and value.get("symmetric", True) is True
 
 
 def _float_scheme(keys: Keys, form: str, bits: int, strategy: str) -> LayerScheme:
@@ -176,9 +185,10 @@ class _PackedScheme(IntegerScheme):
 class _Int8Scheme(IntegerScheme):
     """Integers of up to 8 bits, a signed byte each."""
 
-    def __init__(self, group_size: int | None, symmetric: bool) -> None:
+    def __init__(self, group_size: int | None, symmetric: bool, *, rounded_inputs: bool) -> None:
         super().__init__("compressed-tensors", 8, group_size)
         self._symmetric = symmetric
+        self._rounded_inputs = rounded_inputs and symmetric and group_size is None
 
     def tensors(self, out_features: int, in_features: int) -> Mapping[str, TensorSpec]:
         groups = self.groups(in_features)
@@ -200,6 +210,9 @@ class _Int8Scheme(IntegerScheme):
             stored = layer.tensors["weight_zero_point"]
             zero_points ^= stored.view(np.uint8).reshape(-1, scales.shape[1])
         return GroupedIntegers(8, layer.tensors["weight"].view(np.uint8) ^ np.uint8(128), scales, zero_points)
+
+    def blocks(self, layer: QuantizedLayer) -> StoredWeight:
+        return replace(super().blocks(layer), rounded_inputs=self._rounded_inputs)
 
 
 def _by_row(layer: QuantizedLayer) -> Floats:

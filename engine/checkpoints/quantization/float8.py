@@ -15,6 +15,7 @@ from engine.checkpoints.quantization.scheme import SCALE_TYPES, LayerScheme, Qua
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.layout import Shape
 from kernels.arrays import FLOAT32, Floats
+from kernels.floats8 import BLOCK_INPUTS, FORMAT, blocks
 from kernels.weights import StoredWeight
 
 E4M3 = "F8_E4M3"
@@ -68,13 +69,11 @@ class Float8Scheme:
         }
 
     def block_format(self, in_features: int) -> str | None:
-        return None
+        in_blocks = in_features % BLOCK_INPUTS == 0 and (self.block is None or self.block[1] % BLOCK_INPUTS == 0)
+        return FORMAT if in_blocks else None
 
     def floats(self, layer: QuantizedLayer) -> Floats:
-        found = [name for name in self.scale_names if name in layer.tensors]
-        if len(found) != 1:
-            raise UnsupportedCheckpoint(f"tensor {layer.name}.{self.scale_names[0]}: there are {len(found)} scales")
-        scales = layer.scales(found[0])
+        scales = self._scales(layer)
         numbers: Floats = _VALUES[layer.tensors["weight"].view(np.uint8)]
         if self.block is None:
             numbers *= scales.reshape(-1, 1)
@@ -87,7 +86,20 @@ class Float8Scheme:
         return numbers
 
     def blocks(self, layer: QuantizedLayer) -> StoredWeight:
-        raise AssertionError(f"{layer.name} has no block format")
+        scales, count = self._scales(layer), layer.in_features // BLOCK_INPUTS
+        if self.block is None:
+            by_block = np.broadcast_to(scales.reshape(-1, 1), (layer.out_features, count))
+        else:
+            rows, columns = self.block
+            by_output = np.repeat(scales, rows, axis=0)[: layer.out_features]
+            by_block = np.repeat(by_output, columns // BLOCK_INPUTS, axis=1)[:, :count]
+        return blocks(layer.tensors["weight"].view(np.uint8), by_block)
+
+    def _scales(self, layer: QuantizedLayer) -> Floats:
+        found = [name for name in self.scale_names if name in layer.tensors]
+        if len(found) != 1:
+            raise UnsupportedCheckpoint(f"tensor {layer.name}.{self.scale_names[0]}: there are {len(found)} scales")
+        return layer.scales(found[0])
 
     def _scale_shapes(self, out_features: int, in_features: int) -> tuple[Shape, ...]:
         if self.block is None:

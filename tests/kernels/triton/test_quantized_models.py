@@ -10,10 +10,13 @@ import torch
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.expansion import weight_memory
 from kernels.reference import ReferenceOps
+from kernels.reference_rounded import rounded_linear
 from kernels.triton.grouped import GroupedLinear
 from kernels.triton.ops import TritonOps
+from kernels.triton.rounded import RoundedLinear
 from kernels.weights import MlpWeights
 from tests.engine.models.quantization.folders import CASES, Case, write
+from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.kernels.triton.model_steps import loaded, logits_of
 from tests.support.kernel_tensors import DEVICE
 from tests.support.tiny_models import make_checkpoint
@@ -54,6 +57,26 @@ def test_integers_in_groups_are_not_expanded(name: str, made: Made) -> None:
     assert memory.spared > 0
     expected = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
     torch.testing.assert_close(logits_of(loaded(folder, ops)), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["fp8-(128, 128)", "fp8-None", "float8-channel", "int8-sym"])
+def test_weights_of_8_bits_are_not_expanded(name: str, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits move, as activations are rounded, too; by what the reference of that rounding moves them."""
+    round_to_fp8_as_a_gpu(monkeypatch)
+    folder, ops = made(name), TritonOps(DEVICE, torch.float32)
+    assert isinstance(down_of(folder, ops), RoundedLinear)
+    memory = weight_memory(open_checkpoint(folder), ops.takes_blocks, 2)
+    assert memory.expanded == 0
+    assert memory.spared > 0
+    exact = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    actual = logits_of(loaded(folder, ops))
+    assert 1e-3 < float((actual - exact).norm() / exact.norm()) < 0.1
+    monkeypatch.setattr(RoundedLinear, "_product", by_the_reference)
+    torch.testing.assert_close(actual, logits_of(loaded(folder, ops)), atol=0.02, rtol=0.02)
+
+
+def by_the_reference(linear: RoundedLinear, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return rounded_linear(x, linear.weight, linear._bias, dtype)
 
 
 def test_activation_order_is_expanded(made: Made) -> None:

@@ -125,7 +125,7 @@ def _float8(strategy: str) -> Case:
         return {"weight": codes, "weight_scale": scales.reshape(-1) if strategy == "tensor" else scales}, floats
 
     weights = {"num_bits": 8, "type": "float", "strategy": strategy, "block_structure": list(block) if block else None}
-    return Case(f"float8-{strategy}", compressed("float-quantized", weights), quantize, None)
+    return Case(f"float8-{strategy}", compressed("float-quantized", weights), quantize, "e4m3_128")
 
 
 def _fp8(block: tuple[int, int] | None) -> Case:
@@ -134,7 +134,8 @@ def _fp8(block: tuple[int, int] | None) -> Case:
         return {"weight": codes, "weight_scale_inv": scales if block else scales.reshape(())}, floats
 
     config = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
-    return Case(f"fp8-{block}", config | {"weight_block_size": list(block) if block else None}, quantize, None)
+    keys = config | {"weight_block_size": list(block) if block else None}
+    return Case(f"fp8-{block}", keys, quantize, "e4m3_128" if block is None or block[1] % 128 == 0 else None)
 
 
 LAYERS = [["self_attn.k_proj", "self_attn.v_proj", "self_attn.q_proj"], ["mlp.up_proj", "mlp.gate_proj"]]

@@ -71,6 +71,8 @@ def test_size_and_formats_are_known_from_the_headers(case: Case, made: Made) -> 
 def test_blocks_hold_the_same_numbers(case: Case, made: Made) -> None:
     folder, expected = made(case)
     checkpoint = HFCheckpoint(folder)
+    if case.block_format is not None and not native.takes(case.block_format, 256):
+        pytest.skip(f"no native product takes {case.block_format}")
     names = {name for name, matrix in checkpoint.quantized.items() if matrix.block_format is not None}
     assert bool(names) == (case.block_format is not None)
     ops = NativeOps(1)
