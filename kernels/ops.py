@@ -4,7 +4,7 @@ Letters in shapes: T tokens of a step, R rows (requests) of a step, H hidden siz
 dimension, V vocabulary, N blocks of the pool, B blocks of a row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -149,7 +149,8 @@ Penalties = host.Penalties[Tensor]
 
 
 class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
-    """The ops of one device and dtype, on torch's tensors. Meanings, shapes and tolerances: `kernels.reference`."""
+    """The ops of one device and dtype, on torch's tensors. Meanings, shapes and tolerances: `kernels.reference`, and
+    `kernels.reference_experts` for `mixture`."""
 
     @property
     def device(self) -> torch.device: ...
@@ -171,6 +172,17 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor: ...
+
+    def mixture(
+        self,
+        weights: ExpertWeights,
+        x: Tensor,
+        slot_mapping: Tensor,
+        multiply: Callable[[Tensor], Tensor],
+        expert_tokens: Tensor,
+    ) -> Tensor:
+        """The experts' part of a mixture. A GPU does not count tokens."""
+        ...
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         """KV [L, N, 16, 2, Hkv, D], all finite."""

@@ -4,7 +4,7 @@ Written for readability, not speed: one row at a time, no packing. Shapes use th
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
     Embedding,
+    ExpertWeights,
     HeadNorms,
     KVScales,
     Linear,
@@ -27,6 +28,7 @@ from kernels.ops import (
     SamplingColumns,
     SlotSampling,
 )
+from kernels.reference_experts import mixture, without_padding
 from kernels.weights import DENSE, PLAIN_ROUTING, TINY_SHARE, RoutingRule, StoredWeight
 
 CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_SLOPE = 7.0, 1.702
@@ -462,6 +464,19 @@ class ReferenceOps:
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return gelu_mul(gate_up)
+
+    def mixture(
+        self,
+        weights: ExpertWeights,
+        x: Tensor,
+        slot_mapping: Tensor,
+        multiply: Callable[[Tensor], Tensor],
+        expert_tokens: Tensor,
+    ) -> Tensor:
+        bias = None if weights.choice_bias is None else tensor_of(weights.choice_bias).to(x.device)
+        logits = weights.router.wide(x)
+        chosen, shares = route(logits, weights.per_token, weights.renormalise, weights.rule, bias)
+        return mixture(without_padding(chosen, slot_mapping), shares, weights.experts, x, multiply, expert_tokens)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)

@@ -6,7 +6,7 @@ V is a backend's type of vectors, L of packed matrices, E of embedding tables. L
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from kernels.arrays import Array, Floats
 
@@ -199,4 +199,13 @@ class Packer(Protocol[V_co, L_co, E]):
 
     def tied_head(self, embedding: E) -> L_co:
         """The product with the embedding table, for a tied head. The two may share memory."""
+        ...
+
+
+@runtime_checkable
+class ExpertStacker(Protocol):
+    """A `Packer` whose backend computes the experts of a layer together."""
+
+    def stack_experts(self, experts: Sequence[MlpWeights[L]]) -> Sequence[MlpWeights[L]]:
+        """The experts with their weights next to one another in memory. Those that are passed may be freed."""
         ...

@@ -5,9 +5,8 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 from kernels import weights as weight_types
-from kernels.exchange import tensor_of
-from kernels.ops import ExpertWeights, MlpWeights, Ops
-from kernels.reference import clamped_swiglu_mul, route
+from kernels.ops import AttentionPlan, ExpertWeights, MlpWeights, Ops
+from kernels.reference import clamped_swiglu_mul
 
 
 class FeedForward:
@@ -15,32 +14,23 @@ class FeedForward:
     [experts]."""
 
     def __init__(self, config: ModelConfig, ops: Ops) -> None:
+        self._ops = ops
         multiply = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul, "clamped_swiglu": clamped_swiglu_mul}
         self._multiply = multiply[config.activation]
         experts = config.experts
         self.expert_tokens = torch.zeros(0 if experts is None else experts.count, dtype=torch.int64)
 
-    def __call__(self, weights: MlpWeights | ExpertWeights, x: Tensor) -> Tensor:
-        """[T, H] from normed inputs [T, H]."""
+    def __call__(self, weights: MlpWeights | ExpertWeights, x: Tensor, plan: AttentionPlan) -> Tensor:
+        """[T, H] from normed inputs [T, H]. `plan`: says which tokens are padding, which experts do not compute."""
         if isinstance(weights, weight_types.ExpertWeights):
-            return self._experts(weights, x)
+            return self._experts(weights, x, plan)
         return self._mlp(weights, x)
 
     def _mlp(self, weights: MlpWeights, x: Tensor) -> Tensor:
         return weights.down(self._multiply(weights.gate_up(x)))
 
-    def _experts(self, weights: ExpertWeights, x: Tensor) -> Tensor:
-        """Only chosen experts are computed, each for its tokens at once, in the order of their numbers."""
-        bias = None if weights.choice_bias is None else tensor_of(weights.choice_bias)
-        logits = weights.router.wide(x)
-        chosen, shares = route(logits, weights.per_token, weights.renormalise, weights.rule, bias)
-        counts = chosen.flatten().bincount(minlength=len(weights.experts))
-        self.expert_tokens += counts
-        total = torch.zeros_like(x)
-        for expert in counts.nonzero().flatten().tolist():
-            tokens, ranks = (chosen == expert).nonzero(as_tuple=True)
-            output = self._mlp(weights.experts[expert], x[tokens])
-            total.index_add_(0, tokens, output * shares[tokens, ranks, None].to(x.dtype))
+    def _experts(self, weights: ExpertWeights, x: Tensor, plan: AttentionPlan) -> Tensor:
+        total = self._ops.mixture(weights, x, plan.slot_mapping, self._multiply, self.expert_tokens)
         if weights.shared is not None:
             shared = self._mlp(weights.shared, x)
             total += shared if weights.shared_gate is None else weights.shared_gate(x).sigmoid() * shared

@@ -1,7 +1,7 @@
 """Builds a model from a checkpoint's tensors: fuses projections that are computed together and packs them for the
 backend."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -27,7 +27,9 @@ from kernels.arrays import FLOAT32, Array, Dtype, Floats
 from kernels.cpu.native_ops import NativeOps
 from kernels.weights import (
     DENSE,
+    PLAIN_ROUTING,
     E,
+    ExpertStacker,
     ExpertWeights,
     HeadNorms,
     L,
@@ -86,14 +88,13 @@ def load_model(
 def _check_gpu(config: ModelConfig) -> None:
     """Raises:
     UnsupportedCheckpoint: the model needs an op that the GPU's kernels do not have."""
-    if config.attention_softcap is not None:
-        raise UnsupportedCheckpoint("attention_softcap: attention on a GPU has no softcap; use device cpu")
     if config.latent is not None:
         raise UnsupportedCheckpoint("latent attention is not computed on a GPU; use device cpu")
     if config.attention_sinks:
         raise UnsupportedCheckpoint("attention_sinks: attention on a GPU has no sinks; use device cpu")
-    if config.experts is not None:
-        raise UnsupportedCheckpoint("experts: mixtures of experts are not computed on a GPU yet; use device cpu")
+    experts = config.experts
+    if experts is not None and (experts.bias or experts.choice_bias or experts.rule != PLAIN_ROUTING):
+        raise UnsupportedCheckpoint("experts: a GPU computes softmax routers without biases alone; use device cpu")
 
 
 def host_model(model: "NativeModel | Transformer") -> HostModel:
@@ -258,15 +259,20 @@ class _Assembler(Generic[V, L, E]):
         )
 
     def _mlp(self, prefix: str) -> MlpWeights[L]:
-        return MlpWeights(self._fused[f"{prefix}.gate_up"], self._fused[f"{prefix}.down"])
+        return MlpWeights(self._fused.pop(f"{prefix}.gate_up"), self._fused.pop(f"{prefix}.down"))
 
     def _experts(self, prefix: str) -> ExpertWeights[L]:
         config = self._config.experts
         assert config is not None, "a sparse layer without experts"
         has_shared = config.shared_size > 0
+        experts: Sequence[MlpWeights[L]] = [
+            self._mlp(f"{prefix}.mlp.experts.{expert}") for expert in range(config.count)
+        ]
+        if isinstance(self._ops, ExpertStacker):
+            experts = self._ops.stack_experts(experts)
         return ExpertWeights(
             router=self._fused[f"{prefix}.mlp.router"],
-            experts=tuple(self._mlp(f"{prefix}.mlp.experts.{expert}") for expert in range(config.count)),
+            experts=experts,
             per_token=config.per_token,
             renormalise=config.renormalise,
             shared=self._mlp(f"{prefix}.mlp.shared_expert") if has_shared else None,

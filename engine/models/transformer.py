@@ -91,7 +91,7 @@ class Transformer:
             rope = ropes[self._rope_of_layer[index]]
             attended = self._attention(layer, normed, rope, kv[index], plan, config.windows[index])
             normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
-            expanded = self._feed_forward(layer.mlp, normed)
+            expanded = self._feed_forward(layer.mlp, normed, plan)
             last = index + 1 == len(layers)
             next_norm = self._weights.final_norm if last else layers[index + 1].attention_norm
             normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm)

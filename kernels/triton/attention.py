@@ -18,11 +18,16 @@ _INTERPRETED_PROGRAMS = 3
 
 
 def attend(
-    query: Tensor, kv_layer: Tensor, plan: TritonPlan, window: int | None, scales: KVScales = _NO_SCALES
+    query: Tensor,
+    kv_layer: Tensor,
+    plan: TritonPlan,
+    window: int | None,
+    scales: KVScales = _NO_SCALES,
+    cap: float | None = None,
 ) -> Tensor:
     """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; returns [T, Hq, D].
 
-    Defined by `kernels.reference.attend` on stored values times their scales. The output is 0 for tokens of a row with
+    Defined by `kernels.reference.attend` on stored values times their scales; `cap` as there. The output is 0 for tokens of a row with
     context 0, and arbitrary for tokens of no row.
 
     Does not synchronise with the device. The launches depend on the plan's plain numbers alone, so a CUDA graph is
@@ -34,8 +39,10 @@ def attend(
     _check_layout(query, kv_layer)
     output = torch.empty_like(query)
     kv_heads, head_dim = kv_layer.shape[-2:]
-    shape = AttentionShape(kv_heads, query.shape[1] // kv_heads, head_dim, window or 0, kv_layer.element_size())
-    scale = math.log2(math.e) / math.sqrt(head_dim) * scales.key
+    shape = AttentionShape(
+        kv_heads, query.shape[1] // kv_heads, head_dim, window or 0, kv_layer.element_size(), cap or 0.0
+    )
+    scale = (math.log2(math.e) if cap is None else 1 / cap) / math.sqrt(head_dim) * scales.key
     if plan.decode_rows:
         _decode(query, kv_layer, output, plan, shape, scale, scales.value)
     if plan.extend_rows:

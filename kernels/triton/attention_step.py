@@ -10,6 +10,8 @@ Softmax is in base 2, with log2(e) folded into the scale of the scores, and in f
 finite number, so that a row without visible keys needs no special case: its sum stays 0.
 """
 
+import math
+
 import triton
 import triton.language as tl
 
@@ -21,6 +23,7 @@ STEP_TENSORS = ["block_tables", "row_slots", "query_starts", "context_lens", "sp
 late."""
 
 LOWEST = tl.constexpr(-1.0e30)
+LOG2_E = tl.constexpr(math.log2(math.e))
 
 
 @triton.jit
@@ -49,6 +52,14 @@ def load_query(
 
 
 @triton.jit
+def _tanh(x):
+    """(1 - e) / (1 + e) with an e that does not overflow."""
+    e = tl.exp2(tl.abs(x) * (-2 * LOG2_E))
+    tanh = (1.0 - e) / (1.0 + e)
+    return tl.where(x < 0, -tanh, tanh)
+
+
+@triton.jit
 def start_softmax(ROWS: tl.constexpr, DIM: tl.constexpr):
     """(maximum score, sum of weights, weighted sum of values) of no keys."""
     highest = tl.full((ROWS,), LOWEST, tl.float32)
@@ -69,6 +80,7 @@ def attention_step(
     stop,
     block_stride,
     scale,
+    CAP: tl.constexpr,
     WINDOW: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -80,7 +92,8 @@ def attention_step(
     query [M, DIM] is at positions query_at [M]; kv_head_keys points at the head's key in slot 0 of block 0. Without
     EDGE every query sees every key of the tile. With it, only keys in [first_key, stop) are read, and each query sees
     those up to its own position, within the WINDOW if there is one. No address outside them is accessed. `start` is a
-    multiple of TILE and TILE of BLOCK: block ids are read once a block.
+    multiple of TILE and TILE of BLOCK: block ids are read once a block. scale: of scores, in base 2, or over the softcap
+    CAP if there is one.
     """
     highest, total, mixed = softmax
     DIM: tl.constexpr = query.shape[1]
@@ -102,6 +115,8 @@ def attention_step(
     whole: tl.constexpr = HEAD_DIM == DIM and not EDGE
     keys = _load_tile(kv_head_keys + offsets, readable, whole).to(query.dtype)
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    if CAP > 0:
+        scores = _tanh(scores) * (CAP * LOG2_E)
     if EDGE:
         visible = (key_at < stop)[None, :] & (key_at[None, :] <= query_at[:, None])
         if WINDOW > 0:

@@ -53,11 +53,17 @@ class _Model:
 
     def __str__(self) -> str:
         stored = "-kv8" if self.stored == _FP8 else ""
-        return f"{self.dtype}{stored}-d{self.shape.head_dim}" + ("-window" if self.shape.window else "")
+        return (
+            f"{self.dtype}{stored}-d{self.shape.head_dim}"
+            + ("-window" if self.shape.window else "")
+            + ("-cap" if self.shape.cap else "")
+        )
 
 
-def _model(dtype: str, stored: str, kv_heads: int, group: int, head_dim: int, window: int = 0) -> _Model:
-    return _Model(dtype, stored, AttentionShape(kv_heads, group, head_dim, window, _BYTES[stored]))
+def _model(
+    dtype: str, stored: str, kv_heads: int, group: int, head_dim: int, window: int = 0, cap: float = 0.0
+) -> _Model:
+    return _Model(dtype, stored, AttentionShape(kv_heads, group, head_dim, window, _BYTES[stored], cap))
 
 
 _WHOLE = (
@@ -72,6 +78,9 @@ _PLAIN = (
     _model(_BF16, _BF16, 32, 1, 96),
     _model(_BF16, _BF16, 8, 4, 128, window=4096),
     _model(_BF16, _BF16, 4, 2, 256, window=1024),
+    _model(_BF16, _BF16, 8, 2, 256, cap=50.0),
+    _model(_BF16, _BF16, 8, 2, 256, window=4096, cap=50.0),
+    _model(_BF16, _BF16, 16, 2, 128, cap=50.0),
     _model(_FP16, _FP16, 8, 4, 128),
     _model(_BF16, _FP8, 3, 3, 64),
     _model(_BF16, _FP8, 32, 1, 80),

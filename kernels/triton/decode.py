@@ -56,6 +56,7 @@ def decode(
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIM: tl.constexpr,
+    CAP: tl.constexpr,
     WINDOW: tl.constexpr,
     SPLIT: tl.constexpr,
     QUERY_TILE: tl.constexpr,
@@ -65,7 +66,7 @@ def decode(
 
     query, output [T, Hq, D]; kv_layer [N, 16, 2, Hkv, D], dense within a block. A row whose window lies in one split
     is written to output; of others each split's mean goes to partials float32 [splits, most_queries, Hq, D] and log2
-    of its sum of weights to partial_sums float32 [splits, most_queries, Hq]. scale: of scores, in base 2.
+    of its sum of weights to partial_sums float32 [splits, most_queries, Hq]. scale: of scores, as in `attention_step`.
 
     Grid: (programs,), any number. A piece of work is (split, KV head, QUERY_TILE packed rows), the split's heads one
     after another, since their keys are neighbours in memory. Oracle: `kernels.reference.attend`, with `merge`.
@@ -101,6 +102,7 @@ def decode(
                     stop,
                     block_stride,
                     scale,
+                    CAP,
                     WINDOW,
                     KV_HEADS,
                     HEAD_DIM,

@@ -30,6 +30,7 @@ def _steps(
     stop,
     block_stride,
     scale,
+    CAP: tl.constexpr,
     WINDOW: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -49,6 +50,7 @@ def _steps(
             stop,
             block_stride,
             scale,
+            CAP,
             WINDOW,
             KV_HEADS,
             HEAD_DIM,
@@ -76,13 +78,14 @@ def extend(
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIM: tl.constexpr,
+    CAP: tl.constexpr,
     WINDOW: tl.constexpr,
     QUERY_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
 ):
     """Attend with the queries of rows first_row and on; output [T, Hq, D] like query, 0 in a row with context 0.
 
-    kv_layer [N, 16, 2, Hkv, D], dense within a block. scale: of scores, in base 2.
+    kv_layer [N, 16, 2, Hkv, D], dense within a block. scale: of scores, as in `attention_step`.
     Grid: (Hkv, most tiles of QUERY_TILE packed rows in a row, rows). The last tiles see most keys and start first.
     Oracle: `kernels.reference.attend`.
     """
@@ -120,6 +123,7 @@ def extend(
                 stop,
                 block_stride,
                 scale,
+                CAP,
                 WINDOW,
                 KV_HEADS,
                 HEAD_DIM,
@@ -140,6 +144,7 @@ def extend(
             stop,
             block_stride,
             scale,
+            CAP,
             WINDOW,
             KV_HEADS,
             HEAD_DIM,
@@ -158,6 +163,7 @@ def extend(
             stop,
             block_stride,
             scale,
+            CAP,
             WINDOW,
             KV_HEADS,
             HEAD_DIM,

@@ -57,7 +57,19 @@ def grouped_linear_kernel(
         part = tl.zeros((OUTPUT_TILE, ROW_TILE), tl.float32)
         for tile in range(split * split_tiles, tl.minimum((split + 1) * split_tiles, tiles)):
             part = add_tile(
-                part, x, codes, scales, zero_points, tile, row, rows, column, out_features, in_features, GROUP, BITS
+                part,
+                x,
+                codes,
+                scales,
+                zero_points,
+                tile,
+                row,
+                row < rows,
+                column,
+                out_features,
+                in_features,
+                GROUP,
+                BITS,
             )
         total += part
     line = row.to(tl.int64) * out_features

@@ -1,6 +1,6 @@
 """The op table of a CUDA device: cuBLAS for products of plain numbers, this package's kernels for the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -8,9 +8,19 @@ from torch import Tensor
 from kernels.arrays import Array
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, KVScales, Linear, RopeRows, SamplingColumns
+from kernels.ops import (
+    AttentionMetadata,
+    AttentionPlan,
+    ExpertWeights,
+    HeadNorms,
+    KVScales,
+    Linear,
+    MlpWeights,
+    RopeRows,
+    SamplingColumns,
+)
 from kernels.reference import ReferenceOps
-from kernels.triton import activation, attention, blocks, embedding, logprobs, norms, packing, rotary, sampling
+from kernels.triton import activation, attention, blocks, embedding, logprobs, mixture, norms, packing, rotary, sampling
 from kernels.triton.bitmask import mask_logits
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 from kernels.weights import StoredWeight
@@ -56,6 +66,19 @@ class TritonOps(ReferenceOps):
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_mul(gate_up)
 
+    def stack_experts(self, experts: Sequence[MlpWeights]) -> Sequence[MlpWeights]:
+        return mixture.StackedExperts(experts, self.dtype)
+
+    def mixture(
+        self,
+        weights: ExpertWeights,
+        x: Tensor,
+        slot_mapping: Tensor,
+        multiply: Callable[[Tensor], Tensor],
+        expert_tokens: Tensor,
+    ) -> Tensor:
+        return mixture.mixture(weights, x, slot_mapping, multiply)
+
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
         return torch.zeros(shape, dtype=self.kv_dtype, device=self.device)
@@ -84,9 +107,8 @@ class TritonOps(ReferenceOps):
         sinks: Tensor | None = None,
     ) -> Tensor:
         assert isinstance(plan, TritonPlan)
-        assert cap is None, "the loader refuses softcaps on a GPU"
         assert sinks is None, "the loader refuses sinks on a GPU"
-        return attention.attend(query, kv_layer, plan, window, self.kv_scales or _UNSCALED)
+        return attention.attend(query, kv_layer, plan, window, self.kv_scales or _UNSCALED, cap)
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
         mask_logits(logits, bitmask)

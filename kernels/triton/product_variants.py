@@ -11,17 +11,37 @@ from typing import Any
 import torch
 
 from kernels.reference_rounded import GROUP_INPUTS, LARGEST
+from kernels.triton.experts import (
+    EXPERT_INPUTS,
+    expert_grouped_kernel,
+    expert_linear_kernel,
+    expert_rounded_kernel,
+    weighted_sum_kernel,
+)
 from kernels.triton.grouped import grouped_linear_kernel
 from kernels.triton.rounded import rounded_linear_kernel
 from kernels.triton.rounding import GROUPS_TILE, ROW_TILE, round_groups_kernel, round_rows_kernel
+from kernels.triton.routing import READ_TILE, align_kernel, count_kernel, route_kernel
 from kernels.triton.splits import MERGED_TILE, merge_splits_kernel
-from kernels.triton.tuning_products import GROUPED_FEW, GROUPED_MANY, ROUNDED_FEW, ROUNDED_MANY, ProductTile
+from kernels.triton.tiles import MOVED_TILE, warps_for
+from kernels.triton.tuning_products import (
+    EXPERTS,
+    FEW_TOKENS,
+    GROUPED_FEW,
+    GROUPED_MANY,
+    MANY_TOKENS,
+    ROUNDED_FEW,
+    ROUNDED_MANY,
+    ProductTile,
+)
 from kernels.triton.variants import KernelVariant
 
 _WORDS = {4: "*i16", 8: "*i32"}
 _TYPES = {
     "scales": "*fp32",
     "zero_points": "*u8",
+    "experts": "*i32",
+    "assignments": "*i32",
     "partials": "*fp32",
     "rows": "i32",
     "in_features": "i32",
@@ -30,7 +50,20 @@ _TYPES = {
     "splits": "i32",
 }
 _ALIGNED = frozenset(
-    {"x", "codes", "scales", "zero_points", "bias", "output", "partials", "x_scales", "in_features", "out_features"}
+    {
+        "x",
+        "codes",
+        "scales",
+        "zero_points",
+        "bias",
+        "output",
+        "partials",
+        "x_scales",
+        "weight",
+        "assignments",
+        "in_features",
+        "out_features",
+    }
 )
 
 _ALL_FORMS = (
@@ -53,6 +86,8 @@ def product_variants() -> list[KernelVariant]:
         *_merging("bf16"),
         *(variant for codes, grouped in _ROUNDED for variant in _rounded("bf16", codes, grouped)),
         *(_rounding("bf16", codes, grouped) for codes, grouped in _ROUNDED),
+        *(variant for tile in (FEW_TOKENS, MANY_TOKENS) for variant in _experts("bf16", tile)),
+        *_routing("bf16"),
     ]
 
 
@@ -110,6 +145,53 @@ def _rounding(dtype: str, codes: str, grouped: bool) -> KernelVariant:
         num_warps=warps,
         wide_loads=True,
     )
+
+
+def _experts(dtype: str, tile: int) -> Iterator[KernelVariant]:
+    types = {"x": f"*{dtype}", "weight": f"*{dtype}", "output": f"*{dtype}", "x_scales": "*fp32"}
+    plain: dict[str, object] = {"PER_LINE": 8, "INPUT_TILE": EXPERT_INPUTS}
+    yield _variant(f"experts-{tile}-{dtype}", expert_linear_kernel, EXPERTS["plain", tile], types, plain)
+    for bits in (4, 8):
+        fixed: dict[str, object] = {"PER_LINE": 8, "GROUP": 128, "BITS": bits}
+        named = f"experts-{bits}x128-{tile}-{dtype}"
+        own = types | {"codes": _WORDS[bits]}
+        yield _variant(named, expert_grouped_kernel, EXPERTS["grouped", tile], own, fixed)
+    for codes, grouped in _ROUNDED:
+        named = f"experts-{codes}{'-groups' if grouped else ''}-{tile}-{dtype}"
+        own = types | dict.fromkeys(("x", "codes"), f"*{codes}")
+        fixed = {"PER_LINE": 8, "GROUPED": grouped}
+        yield _variant(named, expert_rounded_kernel, EXPERTS["rounded", tile], own, fixed)
+
+
+def _routing(dtype: str) -> Iterator[KernelVariant]:
+    """The kernels around the products of a mixture of 128 experts, 8 for each token."""
+    shapes: dict[Any, tuple[dict[str, object], int]] = {
+        route_kernel: ({"EXPERTS": 128, "PER_TOKEN": 8, "RENORMALISE": True, "TILE": 128}, 1),
+        count_kernel: ({"TILE": READ_TILE}, 4),
+        align_kernel: ({"EXPERTS": 128, "EXPERTS_TILE": 128, "ROW_TILE": FEW_TOKENS, "TILE": READ_TILE}, 4),
+        weighted_sum_kernel: ({"WIDTH": 2048, "PER_TOKEN": 8, "TILE": MOVED_TILE}, warps_for(MOVED_TILE)),
+    }
+    types = {
+        "logits": "*fp32",
+        "slot_mapping": "*i64",
+        "weights": "*fp32",
+        "outputs": f"*{dtype}",
+        "output": f"*{dtype}",
+        "assignments": "i32",
+        "tiles": "i32",
+        **dict.fromkeys(("chosen", "counts", "experts", "places"), "*i32"),
+    }
+    for kernel, (constexprs, warps) in shapes.items():
+        signature = {argument: types[argument] for argument in kernel.arg_names if argument not in constexprs}
+        yield KernelVariant(
+            kernel.__name__.removesuffix("_kernel").replace("_", "-"),
+            kernel,
+            signature,
+            constexprs,
+            frozenset({"logits", "outputs", "output", "chosen", "counts"} & signature.keys()),
+            num_warps=warps,
+            wide_loads=kernel is weighted_sum_kernel,
+        )
 
 
 def _variant(

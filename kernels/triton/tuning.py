@@ -82,7 +82,7 @@ class AttentionShape:
     """The compile-time constants of a layer's attention.
 
     group: query heads that share a KV head. window: sliding window in tokens, 0 for none. kv_bytes: bytes of a stored
-    number.
+    number. cap: softcap of scores, 0 for none.
     """
 
     kv_heads: int
@@ -90,6 +90,7 @@ class AttentionShape:
     head_dim: int
     window: int
     kv_bytes: int
+    cap: float = 0.0
 
     @property
     def padded_dim(self) -> int:
@@ -106,7 +107,7 @@ class Launch:
     one's share of the registers.
     """
 
-    constexprs: Mapping[str, int]
+    constexprs: Mapping[str, float]
     num_warps: int
     num_stages: int
     programs: int = 1
@@ -120,7 +121,7 @@ class Launch:
         return min(share // _REGISTERS_GRANTED_AT_ONCE * _REGISTERS_GRANTED_AT_ONCE, _REGISTERS_OF_THREAD)
 
     @property
-    def options(self) -> dict[str, int | None]:
+    def options(self) -> dict[str, float | None]:
         """The keyword arguments of a launch."""
         compiled = {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
         return {**self.constexprs, **compiled}
@@ -133,6 +134,7 @@ def decode_launch(shape: AttentionShape, most_queries: int) -> Launch:
     tile = DECODE[shape.padded_dim, shape.kv_bytes]
     few = shape.group * most_queries <= FEW_QUERY_ROWS
     constexprs = _heads(shape) | {
+        "CAP": shape.cap,
         "WINDOW": shape.window,
         "SPLIT": SPLIT_TOKENS,
         "QUERY_TILE": FEW_QUERY_ROWS if few else MANY_QUERY_ROWS,
@@ -158,11 +160,16 @@ def merge_launch(shape: AttentionShape) -> Launch:
 @lru_cache
 def extend_launch(shape: AttentionShape) -> Launch:
     tile = EXTEND[shape.padded_dim, shape.kv_bytes]
-    constexprs = _heads(shape) | {"WINDOW": shape.window, "QUERY_TILE": tile.query_tile, "KEY_TILE": tile.key_tile}
+    constexprs = _heads(shape) | {
+        "CAP": shape.cap,
+        "WINDOW": shape.window,
+        "QUERY_TILE": tile.query_tile,
+        "KEY_TILE": tile.key_tile,
+    }
     return Launch(constexprs, tile.num_warps, tile.num_stages)
 
 
-def _heads(shape: AttentionShape) -> dict[str, int]:
+def _heads(shape: AttentionShape) -> dict[str, float]:
     return {
         "KV_HEADS": shape.kv_heads,
         "GROUP": shape.group,

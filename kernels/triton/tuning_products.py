@@ -40,9 +40,27 @@ ROUNDED_FEW = ProductTile(32, 64, 4, 5)
 ROUNDED_MANY = {False: ProductTile(128, 128, 8, 4), True: ProductTile(128, 64, 8, 4)}
 """By whether scales are of groups: their scaled sums take the registers of half a tile."""
 
+FEW_TOKENS, MANY_TOKENS = 32, 128
+"""Assignments of a tile of one expert."""
+
+EXPERTS = {
+    ("plain", FEW_TOKENS): ProductTile(FEW_TOKENS, 64, 4, 4),
+    ("plain", MANY_TOKENS): ProductTile(MANY_TOKENS, 128, 8, 4),
+    ("grouped", FEW_TOKENS): GROUPED_FEW,
+    ("grouped", MANY_TOKENS): GROUPED_MANY,
+    ("rounded", FEW_TOKENS): ROUNDED_FEW,
+    ("rounded", MANY_TOKENS): ProductTile(MANY_TOKENS, 64, 4, 4),
+}
+"""By kind of weight and assignments of a tile."""
+
 
 def split_tiles(tiles: int, out_features: int) -> int:
     """Tiles of a split: a function of the weight's shape alone."""
     programs = -(-out_features // GROUPED_FEW.output_tile)
     splits = max(1, min(_PROGRAMS // programs, tiles // _LEAST_SPLIT_TILES))
     return -(-tiles // splits)
+
+
+def expert_launch(assignments: int, experts: int) -> int:
+    """Assignments of a tile, by their number for each expert."""
+    return FEW_TOKENS if assignments <= FEW_TOKENS * experts else MANY_TOKENS

@@ -5,10 +5,6 @@ from pathlib import Path
 import pytest
 
 from engine import Engine, EngineConfig, SamplingParams
-from engine.checkpoints.checkpoint import open_checkpoint
-from engine.models.config import UnsupportedCheckpoint
-from engine.models.loader import load_model
-from kernels.arrays import BFLOAT16
 from kernels.cpu.native.library import load
 from tests.support.tiny_models import make_checkpoint
 
@@ -40,12 +36,3 @@ def test_experts_may_be_quantised(tmp_path: Path) -> None:
     with Engine.load({"mixture": folder}, config(quantize="int8")) as engine:
         (choices,) = engine.generate("mixture", ["The quick brown fox"], PARAMS)
         assert len(choices[0].token_ids) == 8
-
-
-@pytest.mark.parametrize(("family", "named"), [("qwen3_moe", "experts"), ("gemma2", "attention_softcap")])
-def test_what_a_gpu_does_not_compute_is_refused_by_name(tiny_folders: dict[str, Path], family: str, named: str) -> None:
-    class OnGpu:
-        on_gpu, dtype = True, BFLOAT16
-
-    with pytest.raises(UnsupportedCheckpoint, match=named):
-        load_model(open_checkpoint(tiny_folders[family]), OnGpu(), 64)  # type: ignore[arg-type]

@@ -76,6 +76,27 @@ def test_chunks(tokens: int, context: int) -> None:
     check(make_step([tokens], [context], Heads(kv=2, group=3), dtype=torch.float16))
 
 
+@pytest.mark.parametrize("cap", [0.5, 50.0])
+@pytest.mark.parametrize(("window", "scale"), [(None, 1.0), (40, 30.0)])
+def test_softcaps(cap: float, window: int | None, scale: float) -> None:
+    """Scores far below the cap, and far above it, in decode rows, drafts and chunks."""
+    step = make_step([1, 4, 40], [SPLIT_TOKENS + 9, 33, 90], Heads(kv=1, group=2), window=window)
+    step.query.mul_(scale)
+    expected = reference.attend(step.query, step.kv_layer.nan_to_num(0.0), step.metadata, window, cap)
+    plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
+    actual = attend(step.query, step.kv_layer, plan, window, cap=cap)
+    torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_a_softcap_with_scaled_keys() -> None:
+    step = make_step([1, 20], [33, 70], Heads(kv=1, group=2))
+    plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
+    expected = attend(step.query, step.kv_layer, plan, None, cap=2.0)
+    stored = step.kv_layer / torch.tensor([4.0, 0.5])[:, None, None]
+    actual = attend(step.query, stored, plan, None, KVScales(key=4.0, value=0.5), 2.0)
+    torch.testing.assert_close(actual, expected, rtol=2e-6, atol=2e-6)
+
+
 @pytest.mark.parametrize("window", [1, 16, 50, SPLIT_TOKENS, 5000])
 def test_windows(window: int) -> None:
     # In the long rows, splits and tiles lie before the window: all NaN.

@@ -18,13 +18,14 @@ CASES = [
     ("mistral", torch.float32, 1e-4),  # with windows
     ("qwen2", torch.float32, 1e-4),  # with biases
     ("qwen3", torch.float16, 2e-2),  # with norms of heads
+    ("gemma2", torch.float32, 1e-4),  # with softcaps
 ]
 
 
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("on-gpu")
-    families: tuple[TinyFamily, ...] = ("mistral", "qwen2", "qwen3")
+    families: tuple[TinyFamily, ...] = ("mistral", "qwen2", "qwen3", "gemma2")
     return {family: make_checkpoint(root / family, family) for family in families}
 
 

@@ -1,0 +1,54 @@
+"""Routing to experts and the order of their tokens equal the reference."""
+
+import pytest
+import torch
+
+from kernels import reference_experts as reference
+from kernels.reference import route
+from kernels.triton import routing
+from tests.support.kernel_tensors import DEVICE, random
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+@pytest.mark.parametrize(("tokens", "experts", "per_token"), [(1, 4, 2), (7, 128, 8), (3, 60, 4), (2, 5, 5), (4, 3, 1)])
+def test_route(tokens: int, experts: int, per_token: int, renormalise: bool) -> None:
+    logits = random(tokens, experts, dtype=torch.float32) * 3
+    slots = torch.arange(tokens, device=DEVICE)
+    slots[tokens // 2 :: 3] = -1
+    chosen, weights = routing.route(logits, per_token, renormalise, slots)
+    expected, expected_weights = route(logits, per_token, renormalise)
+    assert torch.equal(chosen.long(), reference.without_padding(expected, slots))
+    torch.testing.assert_close(weights, expected_weights, rtol=1e-5, atol=1e-7)
+
+
+def test_equal_logits_and_broken_ones() -> None:
+    """The lower expert first; a NaN stays in its token, whose experts exist."""
+    logits = torch.zeros(3, 6, device=DEVICE)
+    logits[1, 4] = torch.nan
+    chosen, weights = routing.route(logits, 2, True, torch.zeros(3, dtype=torch.int64, device=DEVICE))
+    assert chosen[[0, 2]].tolist() == [[0, 1], [0, 1]]
+    assert 0 <= int(chosen.min()) <= int(chosen.max()) < 6
+    assert weights.isnan().all(dim=1).tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("tile", [16, 32])
+@pytest.mark.parametrize(
+    ("tokens", "experts", "per_token"), [(1, 8, 2), (40, 4, 2), (300, 8, 4), (5, 128, 8), (1100, 3, 1)]
+)
+def test_align(tokens: int, experts: int, per_token: int, tile: int) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    skew = torch.rand(tokens, experts, generator=generator) ** 3
+    chosen = skew.topk(per_token, dim=-1).indices.int()
+    chosen[tokens // 3 : tokens // 2] = -1
+    expected = reference.align(chosen.to(DEVICE), experts, tile)
+    actual = routing.align(chosen.to(DEVICE), experts, tile)
+    assert torch.equal(actual.experts, expected.experts)
+    assert torch.equal(actual.assignments, expected.assignments)
+
+
+@pytest.mark.parametrize("expert", [0, 6, -1])
+def test_all_tokens_of_one_expert_fit(expert: int) -> None:
+    chosen = torch.full((33, 1), expert, dtype=torch.int32, device=DEVICE)
+    tiles = routing.align(chosen, 7, 16)
+    assert tiles.experts.tolist() == ([expert] * 3 if expert >= 0 else []) + [-1] * (6 if expert >= 0 else 9)
+    assert tiles.assignments[:33].tolist() == (list(range(33)) if expert >= 0 else [-1] * 33)
