@@ -21,7 +21,7 @@ LONGEST_STEP_NS = int(1e9 * STEP_TIMEOUT_SECONDS / STEPS_IN_TIMEOUT)
 DType = Literal["auto", "bfloat16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
-Quantize = Literal["none", "int8", "int4"]
+Quantize = Literal["none", "int8", "int4", "fp8"]
 GenerationConfig = Literal["auto", "off"]
 
 
@@ -95,7 +95,7 @@ class EngineConfig:
     """`kv_cache_bytes`: KV memory of each model in bytes (None: a share of the free memory). `max_model_len`: bound on
     prompt plus answer in tokens (None: the model's own). `device` auto: a GPU if one can be used, else the CPU, for
     which the start-up probe then chooses `threads` (None) and `dtype` (auto). `kv_dtype` fp8 is for GPUs, int8 for
-    CPUs. `quantize`: format of weight matrices on CPUs, for those not already stored in fewer bits.
+    CPUs. `quantize`: format of weight matrices, for those not already stored in fewer bits; fp8 is for GPUs.
 
     Raises:
         ValueError: a value is out of its range.

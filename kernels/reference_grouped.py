@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kernels.gpu_formats import integers_of
+
 TILE_INPUTS = 128
 """Inputs of a tile, the unit of the layout. A last tile may be filled up."""
 _PARTS = 4
 _WORDS = {4: torch.int16, 8: torch.int32}
-_FORMAT_BITS = {"u4": 4, "u8": 8}
 _SCALE_BYTES, _ZERO_POINT_BYTES = 4, 1
 
 
@@ -55,16 +56,11 @@ class PackedGroups:
         return numbers.movedim(1, 0).reshape(self.out_features, -1)
 
 
-def takes_groups(format: str) -> bool:
-    """Whether blocks of that format, as in `kernels.weights.StoredWeight`, hold integers in groups."""
-    kind, _, inputs = format.partition("_")
-    return kind in _FORMAT_BITS and inputs in ("32", "64", "128")
-
-
 def packed_groups(format: str, blocks: Tensor) -> PackedGroups:
     """From blocks of `kernels.integers.GroupedIntegers`, uint8 [N, bytes], on any device."""
-    kind, _, inputs = format.partition("_")
-    bits, group = _FORMAT_BITS[kind], int(inputs)
+    shape = integers_of(format)
+    assert shape is not None, f"{format} holds no integers in groups"
+    bits, group = shape
     block_bytes = _SCALE_BYTES + _ZERO_POINT_BYTES + group * bits // 8
     by_block = blocks.view(len(blocks), -1, block_bytes)
     scales = by_block[..., :_SCALE_BYTES].clone(memory_format=torch.contiguous_format).view(torch.float32)[..., 0]

@@ -55,13 +55,15 @@ KINDS = (
     Kind("check sampling", _CHECK_S, "checks.sampling", checks=True),
     Kind("check steps", _CHECK_S, "checks.step", checks=True),
     Kind("check graphs", _CHECK_S, "checks.graphs", checks=True),
+    Kind("check products", _CHECK_S, "checks.products", checks=True),
     Kind("check candidates", _CHECK_S, "sweep", "check", checks=True),
     Kind("golden", _CHECK_S, "golden", checks=True),
     Kind(names.ATTENTION, 40, "attention"),
+    Kind(names.PRODUCTS, 20, "products"),
     _serve("llama-3.2-1b", 35),
     _peer("llama-3.1-8b", 55),
     _peer("llama-3.2-1b", 30),
-    Kind(names.SWEEP, 35, "sweep"),
+    Kind(names.SWEEP, 25, "sweep"),
 )
 
 

@@ -1,6 +1,8 @@
 """Names of stages and of measurements, for the stages and for the report. Needs no Triton."""
 
 LIMITS, SMOKE, ATTENTION, SWEEP = "limits", "smoke", "attention", "sweep"
+PRODUCTS, PLAIN = "products", "plain numbers"
+QUANTISED = ("integers of 4 bits", "integers of 8 bits", "e4m3", "e4m3 in groups", "int8")
 COPY, MATMUL = "copy", "bf16 matmul"
 WEIGHTS, ALONE, EAGER, SATURATED = "weights read a step", "alone", "alone without graphs", "saturated"
 PEER_STATIC, PEER_CONTINUOUS = "transformers static batch", "transformers continuous batching"
@@ -25,3 +27,11 @@ def decode(batch: int, context: int) -> str:
 
 def extend(tokens: int, earlier: int) -> str:
     return f"extend attention, {tokens} tokens behind {earlier}"
+
+
+def product(kind: str, rows: int) -> str:
+    return f"product with {kind}, {rows} rows"
+
+
+def speed(kind: str, rows: int) -> str:
+    return f"{product(kind, rows)}: speed"

@@ -66,8 +66,24 @@ def rows_of(figures: Figures, scale: Scale) -> Iterator[Row]:
             share = _over(figures.value(names.ATTENTION, name), matmul)
             expected = 0.55 if tokens == 8192 else None
             yield Row(f"{name}, of matmul", figures.shown(names.ATTENTION, name), share, expected)
+    yield from _rows_of_products(figures, scale)
     for model in scale.models:
         yield from _rows_of_model(figures, model, copy, scale)
+
+
+def _rows_of_products(figures: Figures, scale: Scale) -> Iterator[Row]:
+    """Against the limits, and against the same product with plain numbers. Nothing is expected yet."""
+    for kind in (names.PLAIN, *names.QUANTISED):
+        for rows in scale.product_rows:
+            name, speed = names.product(kind, rows), names.speed(kind, rows)
+            shown = figures.shown(names.PRODUCTS, name)
+            limit = names.COPY if shown.endswith("GB/s") else names.MATMUL
+            share = _over(figures.value(names.PRODUCTS, name), figures.value(names.LIMITS, limit))
+            yield Row(f"{name}, of {limit}", shown, share, None)
+            if kind != names.PLAIN:
+                plain = figures.value(names.PRODUCTS, names.speed(names.PLAIN, rows))
+                gain = _over(figures.value(names.PRODUCTS, speed), plain)
+                yield Row(f"{name}, over {names.PLAIN}", shown, gain, None)
 
 
 def _rows_of_model(figures: Figures, model: str, copy: float | None, scale: Scale) -> Iterator[Row]:

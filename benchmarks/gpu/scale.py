@@ -23,6 +23,8 @@ class Scale:
 
     kv_bytes: the most KV memory that attention is measured over. rotated_bytes: what a set of inputs has to be larger
     than, so that no cache holds it from one call to the next.
+    product, product_rows: outputs and inputs of the products that are measured, and their rows. checked_product,
+    checked_rows: of those that are checked. checked_mixture: tokens, experts, experts of a token, hidden size, inner size.
     models: which of `benchmarks.gpu.models.SHAPES` are served. slots, prompt_tokens, output_tokens: of the saturated
     measurement, `steady_seconds` long. peer_tokens: steps that transformers' decoding is timed over.
     """
@@ -48,6 +50,11 @@ class Scale:
     kv_bytes: int
     rotated_bytes: int
     swept_batch: int
+    product: tuple[int, int]
+    product_rows: tuple[int, ...]
+    checked_product: tuple[int, int]
+    checked_rows: tuple[int, ...]
+    checked_mixture: tuple[int, int, int, int, int]
     tuning: Tuning
     models: tuple[str, ...]
     slots: int
@@ -83,6 +90,11 @@ FULL = Scale(
     kv_bytes=40 << 30,
     rotated_bytes=1 << 30,
     swept_batch=8,
+    product=(4096, 14_336),
+    product_rows=(1, 16, 64, 2048),
+    checked_product=(4100, 4096),
+    checked_rows=(1, 17, 100, 300),
+    checked_mixture=(300, 16, 4, 512, 384),
     tuning=Tuning(
         decode=(
             *((64, 4, 5, programs) for programs in (1, 2, 3)),
@@ -132,6 +144,11 @@ SMALL = Scale(
     kv_bytes=1 << 18,
     rotated_bytes=1 << 17,
     swept_batch=1,
+    product=(72, 256),
+    product_rows=(1, 65),
+    checked_product=(72, 256),
+    checked_rows=(1, 40),
+    checked_mixture=(5, 4, 2, 128, 128),
     tuning=Tuning(decode=((32, 4, 3, 3),), extend=((32, 32, 4, 3),)),
     models=("tiny",),
     slots=2,

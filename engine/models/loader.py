@@ -143,9 +143,8 @@ def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Packer[Any, An
     UnsupportedCheckpoint: the backend, or the widths of the model, do not support the format."""
     if not ops.takes_blocks(quantize, _ANY_FORMATS_WIDTH):
         backend, dtype = ops.describe()["backend"], ops.describe()["dtype"]
-        raise UnsupportedCheckpoint(
-            f"quantize {quantize} needs the native kernels of the CPU, in bfloat16; here is {backend} in {dtype}"
-        )
+        needed = "a GPU" if quantize == "fp8" else "a GPU, or the native kernels of the CPU in bfloat16"
+        raise UnsupportedCheckpoint(f"quantize {quantize} needs {needed}; here is {backend} in {dtype}")
     widths = {shape[1] for name, shape in expected_tensors(config) if len(shape) == 2 and not is_routing(name)}
     for width in sorted(widths):
         if not ops.takes_blocks(quantize, width):
@@ -200,8 +199,9 @@ class _Assembler(Generic[V, L, E]):
     def _format_of(self, name: str) -> str:
         if is_routing(name):
             return DENSE  # a rounded router would choose other experts
-        # In int4 these two alone cost SmolLM2 7 % of its perplexity, and everything else 0.1 %.
-        return "int8" if self._format == "int4" and name in (EMBEDDING, HEAD) else self._format
+        # In int4 these two alone cost SmolLM2 7 % of its perplexity, and everything else 0.1 %. In fp8 the inputs of a
+        # head would be rounded, too.
+        return "int8" if self._format in ("int4", "fp8") and name in (EMBEDDING, HEAD) else self._format
 
     def _fuse(self, group: str) -> L:
         names = self._parts[group]

@@ -188,8 +188,8 @@ class Settings(BaseSettings):
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"
     """KV cache dtype. auto: the compute dtype. Half the memory: fp8 on a GPU, int8 on a CPU with native kernels."""
-    quantize: Literal["none", "int8", "int4"] = "none"
-    """Weight quantization of matrices that the checkpoint does not quantize; on a CPU only."""
+    quantize: Literal["none", "int8", "int4", "fp8"] = "none"
+    """Weight quantization of matrices that the checkpoint does not quantize; fp8 on a GPU only."""
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
     """KV memory of each model, such as `4GiB`. None: a share of the free memory."""
     max_model_len: int | None = Field(default=None, ge=2)

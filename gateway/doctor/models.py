@@ -14,6 +14,7 @@ from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.process.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
 from gateway.process.host_memory import host_need
+from kernels import gpu_formats
 from kernels.cpu.native import takes
 from kernels.cpu.native_ops import computes_natively
 from kernels.dispatch import missing_for_cuda
@@ -83,7 +84,9 @@ def count_parameters(path: Path) -> int:
 def _takes_blocks(settings: Settings) -> TakesBlocks:
     """Whether the backend that serves would pack a block format."""
     native = settings.device == "cpu" or missing_for_cuda() is not None
-    if native and settings.dtype != "float32" and computes_natively():
+    if not native:
+        return gpu_formats.takes
+    if settings.dtype != "float32" and computes_natively():
         return takes
     return lambda format, in_features: False
 

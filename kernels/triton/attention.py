@@ -27,8 +27,8 @@ def attend(
 ) -> Tensor:
     """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; returns [T, Hq, D].
 
-    Defined by `kernels.reference.attend` on stored values times their scales; `cap` as there. The output is 0 for tokens of a row with
-    context 0, and arbitrary for tokens of no row.
+    Defined by `kernels.reference.attend` on stored values times their scales; `cap` as there. The output is 0 for
+    tokens of a row with context 0, and arbitrary for tokens of no row.
 
     Does not synchronise with the device. The launches depend on the plan's plain numbers alone, so a CUDA graph is
     valid for any contexts within them.

@@ -92,8 +92,8 @@ def attention_step(
     query [M, DIM] is at positions query_at [M]; kv_head_keys points at the head's key in slot 0 of block 0. Without
     EDGE every query sees every key of the tile. With it, only keys in [first_key, stop) are read, and each query sees
     those up to its own position, within the WINDOW if there is one. No address outside them is accessed. `start` is a
-    multiple of TILE and TILE of BLOCK: block ids are read once a block. scale: of scores, in base 2, or over the softcap
-    CAP if there is one.
+    multiple of TILE and TILE of BLOCK: block ids are read once a block. scale: of scores, in base 2, or over the
+    softcap CAP if there is one.
     """
     highest, total, mixed = softmax
     DIM: tl.constexpr = query.shape[1]

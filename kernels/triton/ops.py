@@ -1,16 +1,19 @@
 """The op table of a CUDA device: cuBLAS for products of plain numbers, this package's kernels for the rest."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from kernels import gpu_formats
 from kernels.arrays import Array
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    Embedding,
     ExpertWeights,
     HeadNorms,
     KVScales,
@@ -23,7 +26,7 @@ from kernels.reference import ReferenceOps
 from kernels.triton import activation, attention, blocks, embedding, logprobs, mixture, norms, packing, rotary, sampling
 from kernels.triton.bitmask import mask_logits
 from kernels.triton.plan import TritonPlan, plan_from_metadata
-from kernels.weights import StoredWeight
+from kernels.weights import DENSE, StoredWeight
 
 _UNSCALED = KVScales(key=1.0, value=1.0)
 
@@ -48,11 +51,15 @@ class TritonOps(ReferenceOps):
         }
 
     def takes_blocks(self, format: str, in_features: int) -> bool:
-        return packing.takes(format, in_features)
+        return gpu_formats.takes(format, in_features)
 
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
         own_bias = None if bias is None else tensor_of(bias).clone()
         return packing.pack(parts, own_bias, self.device, self.dtype, self.pack_linear)
+
+    def pack_embedding(self, weight: StoredWeight) -> Embedding:
+        # Rows are read one by one: they stay numbers, and a tied head with them, whatever matrices are rounded to.
+        return super().pack_embedding(replace(weight, format=DENSE))
 
     def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
         return embedding.embed(table, token_ids)

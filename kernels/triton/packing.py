@@ -1,4 +1,5 @@
-"""Packs the weights of a checkpoint for products on a GPU: in their own bytes where a kernel computes with them."""
+"""Packs the weights of a checkpoint for products on a GPU: in their own bytes where a kernel computes with them, or
+rounded while they are loaded."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,9 +8,16 @@ from torch import Tensor
 
 from kernels.exchange import tensor_of
 from kernels.floats8 import FORMAT as FLOATS8
+from kernels.gpu_formats import rounded_bits, rounded_group
 from kernels.ops import Linear
-from kernels.reference_grouped import PackedGroups, joined_groups, packed_groups, takes_groups
-from kernels.reference_rounded import GROUP_INPUTS, RoundedWeight, joined_rounded, weight_of_blocks, weight_of_integers
+from kernels.reference_grouped import PackedGroups, joined_groups, packed_groups, round_to_groups
+from kernels.reference_rounded import (
+    RoundedWeight,
+    joined_rounded,
+    round_weight,
+    weight_of_blocks,
+    weight_of_integers,
+)
 from kernels.triton.grouped import GroupedLinear
 from kernels.triton.rounded import RoundedLinear
 from kernels.weights import DENSE, StoredWeight
@@ -18,13 +26,6 @@ PackDense = Callable[[Tensor, Tensor | None], Linear]
 
 
 Packed = PackedGroups | RoundedWeight
-
-
-def takes(format: str, in_features: int) -> bool:
-    """Whether a kernel computes with weights of that format and width."""
-    if format == FLOATS8:
-        return in_features % GROUP_INPUTS == 0
-    return takes_groups(format) and in_features % 16 == 0
 
 
 def pack(
@@ -64,6 +65,11 @@ def _packed(part: StoredWeight, device: torch.device) -> Packed | Tensor:
     rows = tensor_of(part.rows).to(device)
     if part.format == DENSE:
         return rows
+    if part.format == "fp8":
+        return round_weight(rows, torch.float8_e4m3fn)
+    bits, group = rounded_bits(part.format), rounded_group(part.format, part.in_features)
+    if bits is not None and group is not None:
+        return round_to_groups(rows, bits, group)
     if part.rounded_inputs:
         groups = packed_groups(part.format, rows)
         return weight_of_integers(groups) or groups

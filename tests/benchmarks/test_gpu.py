@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,12 +14,14 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'turnpike[gpu]'")
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import attention, end_to_end, golden, limits, names, peers, profile, report, smoke, sweep
+from benchmarks.gpu import attention, end_to_end, golden, limits, names, peers, products, profile, report, smoke, sweep
 from benchmarks.gpu.checks import attention as attention_checks
 from benchmarks.gpu.checks import elementwise, graphs, sampling, share_that_differs, step, worst_row_error
+from benchmarks.gpu.checks import products as product_checks
 from benchmarks.gpu.kinds import KINDS, Kind, together
 from benchmarks.gpu.models import SHAPES, weight_count, weights_per_step
 from benchmarks.gpu.paged import Heads
+from benchmarks.gpu.product_kinds import KINDS as KINDS_OF_PRODUCTS
 from benchmarks.gpu.scale import FULL, SMALL
 from benchmarks.gpu.stage import Outcome, Stage, Status, read_outcomes
 from benchmarks.gpu.stepping import Stepper
@@ -40,7 +43,7 @@ def assert_all(stage: Stage, status: Status, at_least: int) -> None:
     assert len(stage.outcomes) >= at_least
 
 
-@pytest.mark.parametrize("run", [elementwise.run, sampling.run, step.run])
+@pytest.mark.parametrize("run", [elementwise.run, product_checks.run, sampling.run, step.run])
 def test_checks_pass_where_kernels_are_right(stage: Stage, run: object) -> None:
     run(stage)  # type: ignore[operator]
     assert_all(stage, "passed", 5)
@@ -78,6 +81,22 @@ def test_limits_and_attention_are_measured(stage: Stage) -> None:
     assert len(by_status["measured"]) == len(stage.outcomes) - 1
     assert [each.name for each in stage.outcomes if each.status == "skipped"] == [names.decode(2, 600)]
     assert all(outcome.value for outcome in stage.outcomes if outcome.status == "measured")
+
+
+def test_products_are_measured_and_set_against_plain_ones(stage: Stage) -> None:
+    limits.run(stage)
+    products.run(stage)
+    assert_all(stage, "measured", 2 + 2 * 2 * 3)
+    outcomes = [
+        replace(each, stage=names.LIMITS if index < 2 else names.PRODUCTS) for index, each in enumerate(stage.outcomes)
+    ]
+    rows = {row.name: row for row in report.rows_of(report.Figures(outcomes), SMALL)}
+    for kind in names.QUANTISED[:2]:
+        name = names.product(kind, 1)
+        assert rows[f"{name}, of {names.COPY}"].ratio
+        assert rows[f"{name}, over {names.PLAIN}"].ratio
+        assert rows[f"{names.product(kind, 65)}, of {names.MATMUL}"].ratio
+    assert {kind.name for kind in KINDS_OF_PRODUCTS} == set(names.QUANTISED)
 
 
 def test_candidates_are_checked_and_the_shipped_tile_comes_back(stage: Stage) -> None:

@@ -31,7 +31,7 @@ def serve(
     ] = None,
     quantize: Annotated[
         str | None,
-        typer.Option("--quantize", help="Weight quantization on a CPU: none, int8 or int4. [default: none]"),
+        typer.Option("--quantize", help="Weight quantization: none, int8, int4, fp8 (GPU). [default: none]"),
     ] = None,
     kv_cache_bytes: Annotated[
         str | None, typer.Option("--kv-cache-bytes", help="KV memory of each model, as in 4GiB.")

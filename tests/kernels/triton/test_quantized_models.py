@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from engine.checkpoints.checkpoint import open_checkpoint
+from engine.config import Quantize
+from engine.models.config import UnsupportedCheckpoint
 from engine.models.expansion import weight_memory
 from kernels.reference import ReferenceOps
 from kernels.reference_rounded import rounded_linear
@@ -105,3 +107,35 @@ def test_parts_of_a_product_in_different_formats(made: Made, tmp_path: Path) -> 
 
 def _fields(case: Case) -> dict[str, Any]:
     return {name: getattr(case, name) for name in ("name", "config", "quantize", "block_format", "head", "extra")}
+
+
+@pytest.mark.parametrize(
+    ("quantize", "kind", "most_error"),
+    [("int8", GroupedLinear, 0.03), ("int4", GroupedLinear, 0.25), ("fp8", RoundedLinear, 0.1)],
+)
+def test_plain_weights_are_rounded_on_loading(
+    quantize: Quantize, kind: type, most_error: float, made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All products but the embedding's table; the head to integers of 8 bits in every format."""
+    round_to_fp8_as_a_gpu(monkeypatch)
+    folder = made("awq-32").parent / "plain"
+    model = loaded(folder, TritonOps(DEVICE, torch.float32), quantize)
+    layer, head = model._weights.layers[0], model._weights.head
+    assert isinstance(layer.mlp, MlpWeights)
+    products = (layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down)
+    assert [type(product) for product in products] == [kind] * 4
+    assert isinstance(head, GroupedLinear)
+    assert head.weight.bits == 8
+    exact = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    assert 1e-4 < float((logits_of(model) - exact).norm() / exact.norm()) < most_error
+
+
+def test_a_width_that_a_format_does_not_divide_is_refused(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "narrow", "llama", hidden_size=64, num_hidden_layers=1)
+    with pytest.raises(UnsupportedCheckpoint, match="quantize fp8 does not divide this model's matrices of 64 inputs"):
+        loaded(folder, TritonOps(DEVICE, torch.float32), "fp8")
+
+
+def test_8_bit_floats_need_a_gpu(made: Made) -> None:
+    with pytest.raises(UnsupportedCheckpoint, match="quantize fp8 needs a GPU; here is reference in float32"):
+        loaded(made("awq-32").parent / "plain", ReferenceOps(DEVICE, torch.float32), "fp8")

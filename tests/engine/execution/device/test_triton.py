@@ -29,11 +29,14 @@ def _generate(harness: Harness) -> list[list[int]]:
     [
         ("qwen3", TRITON),
         ("mistral", TRITON_GRAPHS),
+        ("gemma2", TRITON),
+        ("qwen3_moe", TRITON_GRAPHS),
         pytest.param("llama", *ON_GPU.values, marks=NEEDS_GPU),
     ],
 )
 def test_text_is_that_of_the_cpu(tmp_path: Path, family: TinyFamily, make_runner: MakeRunner) -> None:
-    folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1)
+    sparse = {"mlp_only_layers": []} if family == "qwen3_moe" else {}
+    folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1, **sparse)
     expected = _generate(Harness(load_tiny(folder), chunk_tokens=17, max_running=3))
     harness = Harness(load_triton(folder), chunk_tokens=17, max_running=3, make_runner=make_runner)
     assert _generate(harness) == expected

@@ -1,0 +1,60 @@
+"""Products with quantised weights, and mixtures of experts, against their meaning in plain torch."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.checks import TOLERANCE, poisoned_memory, share_that_differs, worst_row_error
+from benchmarks.gpu.product_kinds import KINDS, ProductKind, mixture_of
+from benchmarks.gpu.stage import Stage
+from kernels import reference
+from kernels.reference import ReferenceOps
+from kernels.triton import activation
+from kernels.triton.mixture import mixture
+
+_ROUNDED_TOLERANCE = 5e-2
+"""Of products whose inputs are rounded: a quotient between two codes may go to either."""
+
+
+def run(stage: Stage) -> None:
+    scale, dtype = stage.scale, stage.scale.dtypes[0]
+    for kind in KINDS:
+        if kind.rounds and not scale.fp8_stores:
+            continue
+        for rows in scale.checked_rows:
+            title = f"product with {kind.name}, {rows} rows"
+            stage.attempt(title, partial(_check_product, stage, title, kind, rows, dtype))
+        title = f"experts in {kind.name}"
+        stage.attempt(title, partial(_check_experts, stage, title, kind, dtype))
+
+
+def _random(stage: Stage, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=stage.generator, device=stage.device)
+
+
+def _check_product(stage: Stage, title: str, kind: ProductKind, rows: int, dtype: torch.dtype) -> None:
+    out_features, in_features = stage.scale.checked_product
+    weight = _random(stage, out_features, in_features).to(dtype)
+    x = _random(stage, rows, in_features).to(dtype)
+    linear = kind.linear(weight)
+    with poisoned_memory():
+        actual = linear(x)
+    tolerance = _ROUNDED_TOLERANCE if kind.rounds else TOLERANCE[dtype]
+    stage.checked(title, worst_row_error(actual, kind.meaning(x, linear)), tolerance)
+    with poisoned_memory():
+        alone = linear(x[-1:].clone())
+    stage.checked(f"{title}: the last alone", share_that_differs(alone[0], actual[-1]), 0.0, "must be the same")
+
+
+def _check_experts(stage: Stage, title: str, kind: ProductKind, dtype: torch.dtype) -> None:
+    tokens, experts, per_token, hidden, inner = stage.scale.checked_mixture
+    plain, stacked = mixture_of(stage.generator, stage.device, kind, experts, per_token, hidden, inner, dtype)
+    x, slots = _random(stage, tokens, hidden).to(dtype), torch.arange(tokens, device=stage.device)
+    slots[tokens // 2] = -1
+    with poisoned_memory():
+        actual = mixture(stacked, x, slots, activation.silu_mul)
+    counts = torch.zeros(experts, dtype=torch.int64, device=stage.device)
+    expected = ReferenceOps(stage.device, dtype).mixture(plain, x, slots, reference.silu_mul, counts)
+    tolerance = _ROUNDED_TOLERANCE if kind.rounds else 2 * TOLERANCE[dtype]
+    stage.checked(title, worst_row_error(actual, expected), tolerance)
