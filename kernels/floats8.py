@@ -1,18 +1,30 @@
-"""Weights of 8-bit floats (e4m3) in blocks of 128 inputs of an output: a float32 scale, then the numbers."""
+"""Weights in 8-bit floats (e4m3) with scales that multiply: W = scale w, and their `blocks`, which backends pack without
+rounding."""
 
+import ml_dtypes
 import numpy as np
 
-from kernels.arrays import Bytes, Floats
+from kernels.arrays import FLOAT32, Bytes, Floats
 from kernels.weights import StoredWeight
 
-FORMAT = "e4m3_128"
-BLOCK_INPUTS = 128
+_BLOCK_INPUTS = (128, 32)
+NOT_A_NUMBER = 0x7F
+"""The code, without its sign, that stands for no number."""
+VALUES: Floats = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(FLOAT32)
+"""The number of each code."""
 
 
-def blocks(codes: Bytes, scales: Floats) -> StoredWeight:
-    """Codes uint8 [out_features, in_features] and scales [out_features, in_features / 128], which multiply."""
+def block_format(scale_inputs: int) -> str | None:
+    """The format, as in `StoredWeight`, for weights of which a row has one scale for every `scale_inputs` inputs: its
+    blocks have the most inputs that divide them. None if there is none."""
+    return next((f"e4m3_{inputs}" for inputs in _BLOCK_INPUTS if scale_inputs % inputs == 0), None)
+
+
+def blocks(format: str, codes: Bytes, scales: Floats) -> StoredWeight:
+    """Codes uint8 [out, in] and scales float32 [out, blocks] in that format. A block is a float32 scale and the codes."""
+    inputs = int(format.rpartition("_")[2])
     out_features, in_features = codes.shape
-    rows = np.empty(scales.shape, [("scale", "<f4"), ("codes", "u1", (BLOCK_INPUTS,))])
+    rows = np.empty((out_features, in_features // inputs), [("scale", "<f4"), ("codes", "u1", (inputs,))])
     rows["scale"] = scales
-    rows["codes"] = codes.reshape(*scales.shape, BLOCK_INPUTS)
-    return StoredWeight(FORMAT, rows.view(np.uint8).reshape(out_features, -1), out_features, in_features)
+    rows["codes"] = codes.reshape(*rows.shape, inputs)
+    return StoredWeight(format, rows.view(np.uint8).reshape(out_features, -1), out_features, in_features)

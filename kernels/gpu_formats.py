@@ -1,7 +1,8 @@
 """Which weight formats the kernels for GPUs compute with. Imports no torch."""
 
-from kernels.floats8 import BLOCK_INPUTS, FORMAT
-
+E4M3_BLOCKS = "e4m3_128"
+"""8-bit floats with a scale for 128 inputs of an output: see `kernels.floats8`."""
+_E4M3_INPUTS = 128
 _GROUPS = (128, 64, 32)
 _ROUNDED_BITS = {"int8": 8, "int4": 4}
 _ROUNDED_GROUPS = {"int8": _GROUPS, "int4": (32,)}
@@ -10,8 +11,8 @@ _ROUNDED_GROUPS = {"int8": _GROUPS, "int4": (32,)}
 
 def takes(format: str, in_features: int) -> bool:
     """Whether a kernel computes with weights of that format, as in `kernels.weights.StoredWeight`, and width."""
-    if format in (FORMAT, "fp8"):
-        return in_features % BLOCK_INPUTS == 0
+    if format in (E4M3_BLOCKS, "fp8"):
+        return in_features % _E4M3_INPUTS == 0
     if format in _ROUNDED_GROUPS:
         return rounded_group(format, in_features) is not None
     return integers_of(format) is not None and in_features % 32 == 0

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.exchange import tensor_of
-from kernels.floats8 import FORMAT as FLOATS8
-from kernels.gpu_formats import rounded_bits, rounded_group
+from kernels.gpu_formats import E4M3_BLOCKS, rounded_bits, rounded_group
 from kernels.ops import Linear
 from kernels.reference_grouped import PackedGroups, joined_groups, packed_groups, round_to_groups
 from kernels.reference_rounded import (
@@ -73,4 +72,4 @@ def _packed(part: StoredWeight, device: torch.device) -> Packed | Tensor:
     if part.rounded_inputs:
         groups = packed_groups(part.format, rows)
         return weight_of_integers(groups) or groups
-    return weight_of_blocks(rows) if part.format == FLOATS8 else packed_groups(part.format, rows)
+    return weight_of_blocks(rows) if part.format == E4M3_BLOCKS else packed_groups(part.format, rows)

@@ -4,23 +4,21 @@ The two layouts are DeepSeek's `quant_method: fp8`, whose scales are named `weig
 and compressed-tensors' float-quantized.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 
 from engine.checkpoints.json_keys import Keys
 from engine.checkpoints.quantization.scheme import SCALE_TYPES, LayerScheme, QuantizedLayer, TensorSpec
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.layout import Shape
-from kernels.arrays import FLOAT32, Floats
-from kernels.floats8 import BLOCK_INPUTS, FORMAT, blocks
+from kernels import floats8
+from kernels.arrays import Bytes, Floats
 from kernels.weights import StoredWeight
 
 E4M3 = "F8_E4M3"
-_VALUES: Floats = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(FLOAT32)
-"""The number of each code."""
 _MAX_BLOCK = 1 << 16
 _INERT = frozenset(("modules_to_not_convert", "ignored_layers", "quant_method", "dequantize", "lm_head"))
 """Which modules are plain shows in what is stored."""
@@ -69,12 +67,14 @@ class Float8Scheme:
         }
 
     def block_format(self, in_features: int) -> str | None:
-        in_blocks = in_features % BLOCK_INPUTS == 0 and (self.block is None or self.block[1] % BLOCK_INPUTS == 0)
-        return FORMAT if in_blocks else None
+        if self.block is None or self.block[1] >= in_features:
+            return floats8.block_format(in_features)
+        # A last block may be cut off by the weight's end: what is left must be whole, too.
+        return floats8.block_format(math.gcd(self.block[1], in_features))
 
     def floats(self, layer: QuantizedLayer) -> Floats:
+        numbers: Floats = floats8.VALUES[self._codes(layer)]
         scales = self._scales(layer)
-        numbers: Floats = _VALUES[layer.tensors["weight"].view(np.uint8)]
         if self.block is None:
             numbers *= scales.reshape(-1, 1)
             return numbers
@@ -86,14 +86,24 @@ class Float8Scheme:
         return numbers
 
     def blocks(self, layer: QuantizedLayer) -> StoredWeight:
-        scales, count = self._scales(layer), layer.in_features // BLOCK_INPUTS
+        format = self.block_format(layer.in_features)
+        assert format is not None, f"{layer.name} has no block format"
+        inputs = int(format.rpartition("_")[2])
+        count = layer.in_features // inputs
+        scales = self._scales(layer)
         if self.block is None:
             by_block = np.broadcast_to(scales.reshape(-1, 1), (layer.out_features, count))
         else:
             rows, columns = self.block
-            by_output = np.repeat(scales, rows, axis=0)[: layer.out_features]
-            by_block = np.repeat(by_output, columns // BLOCK_INPUTS, axis=1)[:, :count]
-        return blocks(layer.tensors["weight"].view(np.uint8), by_block)
+            by_row = np.repeat(scales, rows, axis=0)[: layer.out_features]
+            by_block = by_row[:, np.arange(count) * inputs // columns]
+        return floats8.blocks(format, self._codes(layer), by_block)
+
+    def _codes(self, layer: QuantizedLayer) -> Bytes:
+        codes: Bytes = layer.tensors["weight"].view(np.uint8)
+        if ((codes & floats8.NOT_A_NUMBER) == floats8.NOT_A_NUMBER).any():
+            raise layer.refuse("weight", "a number is not finite")
+        return codes
 
     def _scales(self, layer: QuantizedLayer) -> Floats:
         found = [name for name in self.scale_names if name in layer.tensors]

@@ -152,7 +152,9 @@ def test_int4_leaves_the_embedding_and_the_head_int8(tiny_folder: TinyFolder) ->
 
 def test_a_backend_without_such_products_refuses(tiny_folder: TinyFolder) -> None:
     ops = ReferenceOps(torch.device("cpu"), torch.float32)
-    with pytest.raises(UnsupportedCheckpoint, match="quantize int8 needs a GPU, or the native kernels of the CPU in bfloat16"):
+    with pytest.raises(
+        UnsupportedCheckpoint, match="quantize int8 needs a GPU, or the native kernels of the CPU in bfloat16"
+    ):
         load_model(open_checkpoint(tiny_folder("llama")), ops, 64, quantize="int8")
 
 

@@ -134,8 +134,8 @@ def _fp8(block: tuple[int, int] | None) -> Case:
         return {"weight": codes, "weight_scale_inv": scales if block else scales.reshape(())}, floats
 
     config = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
-    keys = config | {"weight_block_size": list(block) if block else None}
-    return Case(f"fp8-{block}", keys, quantize, "e4m3_128" if block is None or block[1] % 128 == 0 else None)
+    blocks = "e4m3_32" if block == (96, 160) else "e4m3_128"
+    return Case(f"fp8-{block}", config | {"weight_block_size": list(block) if block else None}, quantize, blocks)
 
 
 LAYERS = [["self_attn.k_proj", "self_attn.v_proj", "self_attn.q_proj"], ["mlp.up_proj", "mlp.gate_proj"]]
