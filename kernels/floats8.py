@@ -1,5 +1,5 @@
-"""Weights in 8-bit floats (e4m3) with scales that multiply: W = scale w, and their `blocks`, which backends pack without
-rounding."""
+"""Weights in 8-bit floats (e4m3) with scales that multiply: W = scale w, and their `blocks`, which backends pack
+without rounding."""
 
 import ml_dtypes
 import numpy as np
@@ -21,7 +21,7 @@ def block_format(scale_inputs: int) -> str | None:
 
 
 def blocks(format: str, codes: Bytes, scales: Floats) -> StoredWeight:
-    """Codes uint8 [out, in] and scales float32 [out, blocks] in that format. A block is a float32 scale and the codes."""
+    """Codes uint8 [out, in] and scales float32 [out, blocks] in that format. A block is a scale and the codes."""
     inputs = int(format.rpartition("_")[2])
     out_features, in_features = codes.shape
     rows = np.empty((out_features, in_features // inputs), [("scale", "<f4"), ("codes", "u1", (inputs,))])

@@ -24,7 +24,8 @@ class Scale:
     kv_bytes: the most KV memory that attention is measured over. rotated_bytes: what a set of inputs has to be larger
     than, so that no cache holds it from one call to the next.
     product, product_rows: outputs and inputs of the products that are measured, and their rows. checked_product,
-    checked_rows: of those that are checked. checked_mixture: tokens, experts, experts of a token, hidden size, inner size.
+    checked_rows: of those that are checked. checked_mixture: tokens, experts, experts of a token, hidden and inner
+    sizes.
     models: which of `benchmarks.gpu.models.SHAPES` are served. slots, prompt_tokens, output_tokens: of the saturated
     measurement, `steady_seconds` long. peer_tokens: steps that transformers' decoding is timed over.
     """

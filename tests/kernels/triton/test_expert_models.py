@@ -1,14 +1,20 @@
 """Mixtures of experts on a GPU equal the same models in plain torch."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from engine.models.transformer import Transformer
 from kernels.reference import ReferenceOps
+from kernels.reference_grouped import PackedGroups
+from kernels.reference_rounded import RoundedWeight
 from kernels.triton.mixture import StackedExperts
 from kernels.triton.ops import TritonOps
 from kernels.weights import ExpertWeights
+from tests.engine.models.quantization.folders import CASES, write
+from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.kernels.triton.model_steps import loaded, logits_of
 from tests.support.kernel_tensors import DEVICE
 from tests.support.tiny_models import TinyFamily, make_checkpoint
@@ -19,8 +25,48 @@ def test_logits_are_equal(family: TinyFamily, tmp_path: Path) -> None:
     """Dense layers among sparse ones, and a shared MLP."""
     folder = make_checkpoint(tmp_path / family, family)
     model = loaded(folder, TritonOps(DEVICE, torch.float32))
+    assert isinstance(stacked(model).down.weight, torch.Tensor)
+    expected = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    torch.testing.assert_close(logits_of(model), expected, atol=1e-4, rtol=1e-4)
+
+
+SHAPE: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 128,
+    "head_dim": 32,
+    "num_hidden_layers": 2,
+}
+BY_NAME = {case.name: case for case in CASES}
+
+
+def quantised(root: Path, name: str) -> Path:
+    """A checkpoint of Qwen3-MoE: one dense layer and one with experts."""
+    source = make_checkpoint(root / "plain", "qwen3_moe", **SHAPE)
+    write(root / name, source, BY_NAME[name])
+    return root / name
+
+
+def test_integers_in_groups_are_not_expanded(tmp_path: Path) -> None:
+    folder = quantised(tmp_path, "gptq-4-128-gptq_v2-asym")
+    model = loaded(folder, TritonOps(DEVICE, torch.float32))
+    assert isinstance(stacked(model).down.weight, PackedGroups)
+    expected = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    torch.testing.assert_close(logits_of(model), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_8_bit_floats_are_not_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits move, as activations are rounded, too."""
+    round_to_fp8_as_a_gpu(monkeypatch)
+    folder = quantised(tmp_path, "fp8-(128, 128)")
+    model = loaded(folder, TritonOps(DEVICE, torch.float32))
+    assert isinstance(stacked(model).gate_up.weight, RoundedWeight)
+    exact = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    assert 1e-3 < float((logits_of(model) - exact).norm() / exact.norm()) < 0.1
+
+
+def stacked(model: Transformer) -> StackedExperts:
     mlp = model._weights.layers[0].mlp
     assert isinstance(mlp, ExpertWeights)
     assert isinstance(mlp.experts, StackedExperts)
-    expected = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
-    torch.testing.assert_close(logits_of(model), expected, atol=1e-4, rtol=1e-4)
+    return mlp.experts

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from engine.request import SamplingParams
+from kernels.triton.grouped import GroupedLinear
 from tests.engine.execution.device.harness import LADEN, NEEDS_GPU, ON_GPU, TRITON, TRITON_GRAPHS, load_triton
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny, prompt
+from tests.engine.models.quantization.folders import CASES, write
 from tests.support.tiny_models import TinyFamily, make_checkpoint
 
 SEEDED = SamplingParams(temperature=0.9, ignore_eos=True)
@@ -42,3 +44,15 @@ def test_text_is_that_of_the_cpu(tmp_path: Path, family: TinyFamily, make_runner
     assert _generate(harness) == expected
     assert harness.scheduler.stats().cached_tokens_total > 0
     assert harness.scheduler.stats().preemptions_total == 1
+
+
+def test_text_of_integers_in_groups_is_that_of_the_cpu(tmp_path: Path) -> None:
+    """Computed with as they are, and expanded."""
+    source = make_checkpoint(tmp_path / "plain", "llama", num_hidden_layers=1, hidden_size=128, intermediate_size=128)
+    case = next(case for case in CASES if case.name == "gptq-4-32-gptq-sym")
+    write(tmp_path / "quantised", source, case)
+    expected = _generate(Harness(load_tiny(tmp_path / "quantised"), chunk_tokens=17, max_running=3))
+    model = load_triton(tmp_path / "quantised")
+    assert isinstance(model._weights.layers[0].output, GroupedLinear)
+    harness = Harness(model, chunk_tokens=17, max_running=3, make_runner=TRITON_GRAPHS)
+    assert _generate(harness) == expected
