@@ -9,9 +9,10 @@ import torch
 from engine.models.transformer import Transformer
 from kernels.reference import ReferenceOps
 from kernels.reference_grouped import PackedGroups
-from kernels.reference_rounded import RoundedWeight
+from kernels.reference_rounded import RoundedWeight, rounded_linear
 from kernels.triton.mixture import StackedExperts
 from kernels.triton.ops import TritonOps
+from kernels.triton.rounded import RoundedLinear
 from kernels.weights import ExpertWeights
 from tests.engine.models.quantization.folders import CASES, write
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
@@ -56,13 +57,19 @@ def test_integers_in_groups_are_not_expanded(tmp_path: Path) -> None:
 
 
 def test_8_bit_floats_are_not_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logits move, as activations are rounded, too."""
+    """Logits move, as activations are rounded, too; by what the reference of that rounding moves them."""
     round_to_fp8_as_a_gpu(monkeypatch)
     folder = quantised(tmp_path, "fp8-(128, 128)")
     model = loaded(folder, TritonOps(DEVICE, torch.float32))
     assert isinstance(stacked(model).gate_up.weight, RoundedWeight)
     exact = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
-    assert 1e-3 < float((logits_of(model) - exact).norm() / exact.norm()) < 0.1
+    actual = logits_of(model)
+    assert 1e-3 < float((actual - exact).norm() / exact.norm()) < 0.3
+    monkeypatch.setattr(TritonOps, "mixture", ReferenceOps.mixture)
+    monkeypatch.setattr(
+        RoundedLinear, "_product", lambda self, x, dtype: rounded_linear(x, self.weight, self._bias, dtype)
+    )
+    assert float((logits_of(model) - actual).norm() / exact.norm()) < 0.01
 
 
 def stacked(model: Transformer) -> StackedExperts:
