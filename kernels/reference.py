@@ -373,10 +373,10 @@ class ReferenceLinear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.out_features, self.in_features = weight.shape
-        self.weight, self._bias = weight, bias
+        self.weight, self.bias = weight, bias
 
     def __call__(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self._bias)
+        return linear(x, self.weight, self.bias)
 
     def wide(self, x: Tensor) -> Tensor:
         return self(x).float()

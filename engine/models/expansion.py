@@ -45,7 +45,7 @@ class WeightMemory:
 
     @property
     def saving(self) -> str | None:
-        """What is saved by computing with quantised weights, for operators; None if none is kept."""
+        """The memory that is saved by computing with quantised weights, for operators; None if none is kept."""
         if not self.kept_formats:
             return None
         return (

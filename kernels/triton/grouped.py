@@ -86,7 +86,7 @@ class GroupedLinear:
 
     def __init__(self, weight: PackedGroups, bias: Tensor | None) -> None:
         self.out_features, self.in_features = weight.out_features, weight.in_features
-        self.weight, self._bias = weight, bias
+        self.weight, self.bias = weight, bias
         self._split_tiles = split_tiles(weight.codes.shape[0], weight.out_features)
         self._splits = -(-weight.codes.shape[0] // self._split_tiles)
 
@@ -116,7 +116,7 @@ class GroupedLinear:
             weight.codes,
             weight.scales,
             weight.zero_points,
-            None if partial else self._bias,
+            None if partial else self.bias,
             sums,
             rows,
             self.in_features,
@@ -129,6 +129,6 @@ class GroupedLinear:
         )
         if partial:
             merge_splits_kernel[rows, triton.cdiv(columns, MERGED_TILE)](
-                sums, self._bias, output, rows, columns, self._splits, TILE=MERGED_TILE, num_warps=4
+                sums, self.bias, output, rows, columns, self._splits, TILE=MERGED_TILE, num_warps=4
             )
         return output

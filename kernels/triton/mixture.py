@@ -144,6 +144,8 @@ def mixture(weights: ExpertWeights, x: Tensor, slot_mapping: Tensor, multiply: C
 
 def _weight(linear: Linear) -> Weight:
     assert isinstance(linear, ReferenceLinear | GroupedLinear | RoundedLinear), "a product of another backend"
+    if linear.bias is not None:
+        raise ValueError("an expert's product has a bias, which products of stacked experts do not add")
     return linear.weight
 
 

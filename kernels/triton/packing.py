@@ -47,7 +47,7 @@ def pack(
 
 
 def _kind(part: Packed | Tensor) -> object:
-    """What parts of one product have in common."""
+    """The property that parts of one product share."""
     if isinstance(part, PackedGroups):
         return part.bits, part.group
     return part.codes.dtype if isinstance(part, RoundedWeight) else DENSE

@@ -133,7 +133,7 @@ class RoundedLinear:
 
     def __init__(self, weight: RoundedWeight, bias: Tensor | None) -> None:
         self.out_features, self.in_features = weight.out_features, weight.in_features
-        self.weight, self._bias = weight, bias
+        self.weight, self.bias = weight, bias
         tiles = self.in_features // GROUP_INPUTS
         self._split_tiles = split_tiles(tiles, self.out_features)
         self._splits = -(-tiles // self._split_tiles)
@@ -163,7 +163,7 @@ class RoundedLinear:
             scales,
             weight.codes,
             weight.scales,
-            None if partial else self._bias,
+            None if partial else self.bias,
             sums,
             rows,
             self.in_features,
@@ -175,6 +175,6 @@ class RoundedLinear:
         )
         if partial:
             merge_splits_kernel[rows, triton.cdiv(columns, MERGED_TILE)](
-                sums, self._bias, output, rows, columns, self._splits, TILE=MERGED_TILE, num_warps=4
+                sums, self.bias, output, rows, columns, self._splits, TILE=MERGED_TILE, num_warps=4
             )
         return output

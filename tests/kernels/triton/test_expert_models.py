@@ -67,7 +67,7 @@ def test_8_bit_floats_are_not_expanded(tmp_path: Path, monkeypatch: pytest.Monke
     assert 1e-3 < float((actual - exact).norm() / exact.norm()) < 0.3
     monkeypatch.setattr(TritonOps, "mixture", ReferenceOps.mixture)
     monkeypatch.setattr(
-        RoundedLinear, "_product", lambda self, x, dtype: rounded_linear(x, self.weight, self._bias, dtype)
+        RoundedLinear, "_product", lambda self, x, dtype: rounded_linear(x, self.weight, self.bias, dtype)
     )
     assert float((logits_of(model) - actual).norm() / exact.norm()) < 0.01
 

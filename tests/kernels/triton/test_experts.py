@@ -126,3 +126,10 @@ def test_a_token_alone_equals_the_token_among_others() -> None:
     assert among.isnan().all(dim=1).nonzero().flatten().tolist() == [5]
     for token in (0, 69):
         assert torch.equal(on_gpu(weights, x[token : token + 1].clone(), slots[:1])[0], among[token])
+
+
+def test_experts_with_biases_are_refused() -> None:
+    weights = experts_of(2, 1, 64, 64, torch.float16)
+    biased = Mlp(weights.experts[0].gate_up, ReferenceLinear(random(64, 64, dtype=torch.float16), torch.ones(64)))
+    with pytest.raises(ValueError, match="has a bias"):
+        StackedExperts([weights.experts[0], biased], torch.float16)

@@ -78,7 +78,7 @@ def test_weights_of_8_bits_are_not_expanded(name: str, made: Made, monkeypatch: 
 
 
 def by_the_reference(linear: RoundedLinear, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return rounded_linear(x, linear.weight, linear._bias, dtype)
+    return rounded_linear(x, linear.weight, linear.bias, dtype)
 
 
 def test_activation_order_is_expanded(made: Made) -> None:
