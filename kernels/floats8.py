@@ -1,5 +1,5 @@
-"""Weights in 8-bit floats (e4m3) with scales that multiply: W = scale w, and their `blocks`, which backends pack
-without rounding."""
+"""Weights in 8-bit floats (e4m3) with scales that multiply: W = scale w. Their `blocks` are what backends pack without
+rounding."""
 
 import ml_dtypes
 import numpy as np
@@ -15,13 +15,13 @@ VALUES: Floats = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).as
 
 
 def block_format(scale_inputs: int) -> str | None:
-    """The format, as in `StoredWeight`, for weights of which a row has one scale for every `scale_inputs` inputs: its
+    """The format, as in `StoredWeight`, for weights whose rows have a scale for every `scale_inputs` inputs: its
     blocks have the most inputs that divide them. None if there is none."""
     return next((f"e4m3_{inputs}" for inputs in _BLOCK_INPUTS if scale_inputs % inputs == 0), None)
 
 
 def blocks(format: str, codes: Bytes, scales: Floats) -> StoredWeight:
-    """Codes uint8 [out, in] and scales float32 [out, blocks] in that format. A block is a scale and the codes."""
+    """Codes uint8 [out, in] and scales float32 [out, blocks] in that format: of each block a scale, then codes."""
     inputs = int(format.rpartition("_")[2])
     out_features, in_features = codes.shape
     rows = np.empty((out_features, in_features // inputs), [("scale", "<f4"), ("codes", "u1", (inputs,))])
