@@ -1,4 +1,4 @@
-"""Loading puts every weight where the ops compute."""
+"""Loading puts every weight where the ops compute, and refuses models that these do not compute."""
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from engine.checkpoints.checkpoint import open_checkpoint
+from engine.models.config import UnsupportedCheckpoint
 from engine.models.loader import load_model
 from kernels.reference import ReferenceEmbedding, ReferenceLinear, ReferenceOps
 from tests.support.tiny_models import TinyFamily, make_checkpoint
@@ -36,3 +37,14 @@ def test_weights_and_rope_lie_on_the_device_of_the_ops(family: TinyFamily, tmp_p
     places = torch.empty(3, dtype=torch.int64, device=device)
     ropes = [factors.rows(places) for factors in model._ropes.values()]
     assert {tensor.device for tensor in (*weights, *(rope.cos for rope in ropes))} == {device}
+
+
+@pytest.mark.parametrize(("family", "named"), [("glm4_moe", "softmax routers"), ("gpt_oss", "attention_sinks")])
+def test_what_a_gpu_does_not_compute_is_refused_by_name(family: TinyFamily, named: str, tmp_path: Path) -> None:
+    class OnGpu(ReferenceOps):
+        on_gpu = True
+
+    with pytest.raises(UnsupportedCheckpoint, match=named):
+        load_model(
+            open_checkpoint(make_checkpoint(tmp_path / "model", family)), OnGpu(torch.device("cpu"), torch.float32), 64
+        )
