@@ -47,10 +47,12 @@ class Tokenizer:
         prefix_ids: Sequence[int] = (),
         suffix_ids: Sequence[int] = (),
         merges: LeftmostMerges | None = None,
+        vocab_size: int | None = None,
     ) -> None:
         """Takes ownership of `backend`. Special ids must be added tokens of it.
 
-        `prefix_ids`, `suffix_ids`: what `add_special_tokens` puts around a text (BOS, seldom EOS). `merges`: applied
+        `vocab_size`: largest id that has a token, plus one, where the caller knows it; else the vocabulary is copied to
+        find it. `prefix_ids`, `suffix_ids`: what `add_special_tokens` puts around a text (BOS, seldom EOS). `merges`: applied
         before the backend's.
 
         Raises:
@@ -62,7 +64,9 @@ class Tokenizer:
         """Tokens that end a text, the model's primary one first."""
         self._prefix = list(prefix_ids)
         self._suffix = list(suffix_ids)
-        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        if vocab_size is None:
+            vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        self.vocab_size = vocab_size
         """Largest id that has a token, plus one. A model's output layer may be padded beyond it."""
         added = backend.get_added_tokens_decoder()
         self.special_texts = {added[token_id].content: token_id for token_id in sorted(self.special_ids)}

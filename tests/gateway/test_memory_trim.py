@@ -72,3 +72,20 @@ def test_what_serves_does_not_import_torch() -> None:
     served = "gateway.management.cli.serve, gateway.process.serve, gateway.process.serving"
     program = f"import sys, {served}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_imports_are_left_out_within_the_block_alone() -> None:
+    program = """
+from gateway.process.memory_trim import without_imports
+import json
+with without_imports(("colorsys", "json")):
+    try:
+        import colorsys
+    except ImportError:
+        print("left out")
+    import json
+import colorsys
+print(colorsys.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["left out", "colorsys"]

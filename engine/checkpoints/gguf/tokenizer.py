@@ -45,6 +45,7 @@ def build_tokenizer(vocabulary: GGUFVocabulary) -> Tokenizer:
             prefix_ids=[vocabulary.bos_id] if adds_bos and vocabulary.bos_id is not None else (),
             suffix_ids=vocabulary.eos_ids[:1] if vocabulary.add_eos else (),
             merges=merges,
+            vocab_size=len(vocabulary.tokens),
         )
     except UnsupportedTokenizer as error:
         raise UnsupportedCheckpoint(f"tokenizer.ggml.tokens: {error}") from error

@@ -63,10 +63,13 @@ def serve(
 
     # The port comes first: better refused now than after loading a model.
     from gateway.process.listener import bind
-    from gateway.process.memory_trim import collecting_nothing
+    from gateway.process.memory_trim import TRACEBACK_FRAMES, collecting_nothing, without_imports
     from gateway.process.termination import Termination
 
     with Termination() as termination, bind(settings.host, settings.port) as listener, collecting_nothing():
+        with without_imports(TRACEBACK_FRAMES):
+            import structlog  # noqa: F401
+
         from gateway.process.serve import run
 
         run(settings, listener, termination, demo=demo)
