@@ -1,4 +1,4 @@
-"""Checkpoints of the Hugging Face Hub, by repository: `owner/name`.
+"""Checkpoints of the Hugging Face Hub, by repository: `owner/name`, or `owner/name:file.gguf` for one GGUF file of it.
 
     models_dir/.fetch-owner--name/    an unfinished fetch: whole files, and `.part` files to resume
     models_dir/owner--name/           a finished fetch: every file has the digest that the hub states
@@ -39,6 +39,9 @@ _RECORD = ".fetched"
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
+BeforeWeights = Callable[[Path, int], None]
+"""Called with the folder of config and tokenizer, empty for a GGUF file, and the bytes of the weights to download."""
+
 
 @dataclass(frozen=True, slots=True)
 class _File:
@@ -57,11 +60,14 @@ def is_repository(name: str) -> bool:
 def fetched(name: str, models_dir: Path) -> Path | None:
     """The folder or the GGUF file of a repository that `fetch` finished, without a look at the files' content; None if
     there is none."""
-    if not is_repository(name):
+    repository, _, file = name.partition(":")
+    if not is_repository(repository):
         return None
-    folder = _folder(name, models_dir)
+    folder = _folder(repository, models_dir)
     if not (folder / _RECORD).is_file():
         return None
+    if file:
+        return folder / file if _stays_within(file) and (folder / file).is_file() else None
     return next(folder.rglob("*.gguf"), folder)
 
 
@@ -72,20 +78,21 @@ def fetch(
     *,
     revision: str | None = None,
     file: str | None = None,
+    before_weights: BeforeWeights | None = None,
 ) -> Path:
     """Fetch a repository's checkpoint into `models_dir`, unless it is there and intact, and return its folder or GGUF
     file. A fetch that was interrupted is resumed.
 
-    `revision`: branch, tag or commit; None means `main`. `file`: a GGUF file of the repository; None means its
-    safetensors with config and tokenizer, or its only GGUF file.
+    `revision`: branch, tag or commit; None means `main`. `file`: a GGUF file of the repository, as in
+    `owner/name:file.gguf`; None means its safetensors with config and tokenizer, or its only GGUF file.
+    `before_weights` ends the fetch by raising.
 
     Raises:
         DownloadError: the hub cannot be reached, or the download broke off.
         FetchError: the hub lacks the repository, revision or file or does not permit the download; the folder has
             another revision or file; a digest differs; the disk is full.
     """
-    if not is_repository(name):
-        raise FetchError(f"{name!r} is not the name of a repository, OWNER/NAME")
+    name, file = _named_file(name, file)
     target = _folder(name, models_dir)
     if target.exists():
         _verify(name, target, revision, file)
@@ -93,10 +100,13 @@ def fetch(
         with _plain_errors(name, revision, models_dir), _unfinished(target) as partial:
             repository = _Repository(name, revision or "main")
             files = _first_files(repository, file)
-            _download_all(repository, files, partial, progress)
+            texts = [each for each in files if each.name in (*_TEXTS, _INDEX)]
+            _download_all(repository, texts, partial, None)
             if files[-1].name == _INDEX:
                 files += _shards(repository, partial / _INDEX)
-                _download_all(repository, files, partial, progress)
+            if before_weights is not None:
+                before_weights(partial, sum(each.size_bytes for each in files if each not in texts))
+            _download_all(repository, files, partial, progress)
             _tidy(partial, files)
             record = {"revision": repository.revision, "commit": repository.commit}
             digests = {each.name: each.digest for each in files}
@@ -107,20 +117,18 @@ def fetch(
     return path
 
 
-def size_bytes(name: str, models_dir: Path, *, revision: str | None = None, file: str | None = None) -> int:
-    """Bytes of the files that `fetch` downloads, from the repository's listing alone.
+def _named_file(name: str, file: str | None) -> tuple[str, str | None]:
+    """The repository of `owner/name` or `owner/name:file`, and its file if one is named here or by `file`.
 
     Raises:
-        DownloadError, FetchError: as `fetch`.
+        FetchError: the name has another form, or names another file.
     """
-    if not is_repository(name):
+    repository, colon, named = name.partition(":")
+    if not is_repository(repository):
         raise FetchError(f"{name!r} is not the name of a repository, OWNER/NAME")
-    with _plain_errors(name, revision, models_dir):
-        repository = _Repository(name, revision or "main")
-        files = _first_files(repository, file)
-        if files[-1].name == _INDEX:
-            files += [each for each in repository.files.values() if _SHARD.fullmatch(each.name)]
-    return sum(each.size_bytes for each in files)
+    if colon and file not in (None, named):
+        raise FetchError(f"{name} names another file than {file}")
+    return repository, named if colon else file
 
 
 def _folder(name: str, models_dir: Path) -> Path:

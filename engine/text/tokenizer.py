@@ -51,9 +51,8 @@ class Tokenizer:
     ) -> None:
         """Takes ownership of `backend`. Special ids must be added tokens of it.
 
-        `vocab_size`: largest id that has a token, plus one, where the caller knows it; else the vocabulary is copied to
-        find it. `prefix_ids`, `suffix_ids`: what `add_special_tokens` puts around a text (BOS, seldom EOS). `merges`: applied
-        before the backend's.
+        `prefix_ids`, `suffix_ids`: what `add_special_tokens` puts around a text (BOS, seldom EOS). `merges`: applied
+        before the backend's. `vocab_size`: as the attribute; None: found in a copy of the vocabulary.
 
         Raises:
             UnsupportedTokenizer: the alphabet is unknown, or a special token is too long.

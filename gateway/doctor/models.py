@@ -1,23 +1,16 @@
 """Checks the served models, their memory, and the service classes."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
 from engine.catalog.catalog import available
-from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.expansion import TakesBlocks, weight_memory
-from engine.models.layout import expected_tensors
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.process.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
 from gateway.process.host_memory import host_need
-from kernels import gpu_formats
-from kernels.cpu.native import takes
-from kernels.cpu.native_ops import computes_natively
-from kernels.dispatch import missing_for_cuda
+from gateway.process.model_memory import computes_on_gpu, size_of
 
 
 def service_classes(settings: Settings) -> Iterator[Finding]:
@@ -41,12 +34,11 @@ def models(settings: Settings) -> Iterator[Finding]:
             unusable.append(f"there is no {name} ({path})")
             continue
         try:
-            checkpoint = open_checkpoint(path)
-            memory = weight_memory(checkpoint, _takes_blocks(settings), _number_bytes(settings))
-            parameters += sum(math.prod(shape) for _, shape in expected_tensors(checkpoint.config))
-            weights += memory.total
-            if memory.notice is not None:
-                notices.append(f"{name}: {memory.notice}")
+            size = size_of(settings, path)
+            parameters += size.parameters
+            weights += size.weights_bytes
+            if size.notice is not None:
+                notices.append(f"{name}: {size.notice}")
         except (UnsupportedCheckpoint, OSError) as error:
             unusable.append(f"{name}: {path}: {error}")
     if unusable:
@@ -72,32 +64,9 @@ def _found(settings: Settings) -> dict[str, Path]:
     return {name: fetched[name] for name in (DEFAULT_MODEL, DEFAULT_SMALL_MODEL) if name in fetched}
 
 
-def count_parameters(path: Path) -> int:
-    """The number of weights of a checkpoint, from its headers.
-
-    Raises:
-        UnsupportedCheckpoint: it cannot be served.
-    """
-    return sum(math.prod(shape) for _, shape in expected_tensors(open_checkpoint(path).config))
-
-
-def _takes_blocks(settings: Settings) -> TakesBlocks:
-    """Whether the backend that serves would pack a block format."""
-    native = settings.device == "cpu" or missing_for_cuda() is not None
-    if not native:
-        return gpu_formats.takes
-    if settings.dtype != "float32" and computes_natively():
-        return takes
-    return lambda format, in_features: False
-
-
-def _number_bytes(settings: Settings) -> int:
-    return 4 if settings.dtype == "float32" else 2
-
-
 def _memory(settings: Settings, parameters: int, weights: int, count: int) -> Finding:
     """Whether host memory suffices. Only the engine knows a GPU's memory, after loading the models."""
-    if settings.device != "cpu" and missing_for_cuda() is None:
+    if computes_on_gpu(settings):
         return ok("memory", f"{parameters / 1e9:.2f} billion parameters on the GPU; KV takes what they leave")
     need = host_need(settings, weights, count)
     if not need.fits:

@@ -39,10 +39,16 @@ def default_pairs(models: Collection[str]) -> dict[str, str]:
 
 
 def fetch_model(
-    name: str, models_dir: Path, report: Report, *, revision: str | None = None, file: str | None = None
+    name: str,
+    models_dir: Path,
+    report: Report,
+    *,
+    revision: str | None = None,
+    file: str | None = None,
+    before_weights: hub.BeforeWeights | None = None,
 ) -> Path:
-    """A model's file or folder, downloaded if missing. `revision`, `file`: of a repository `owner/name` of the Hugging
-    Face Hub.
+    """A model's file or folder, downloaded if missing. `revision`, `file`, `before_weights`: of a repository
+    `owner/name` of the Hugging Face Hub, as `engine.catalog.hub.fetch` takes them.
 
     Raises:
         OperatorError: the download failed. The message names a remedy.
@@ -53,7 +59,7 @@ def fetch_model(
 
     try:
         if "/" in name:
-            return hub.fetch(name, models_dir, progress, revision=revision, file=file)
+            return hub.fetch(name, models_dir, progress, revision=revision, file=file, before_weights=before_weights)
         if revision is not None or file is not None:
             raise OperatorError(
                 f"--revision and --file are for models of the Hugging Face Hub, OWNER/NAME, not {name!r}"
@@ -63,23 +69,12 @@ def fetch_model(
         raise OperatorError(str(error)) from error
 
 
-def size_to_fetch(name: str, models_dir: Path, *, revision: str | None = None, file: str | None = None) -> int:
-    """Bytes that `fetch_model` would download; 0: the model is there.
-
-    Raises:
-        OperatorError: the hub does not say, or the catalogue has no such model.
-    """
-    try:
-        if "/" in name:
-            if hub.fetched(name, models_dir) is not None:
-                return 0
-            return hub.size_bytes(name, models_dir, revision=revision, file=file)
-    except FetchError as error:
-        raise OperatorError(str(error)) from error
-    entry = next((each for each in available(models_dir) if each.name == name), None)
-    if entry is None:
-        raise OperatorError(f"no model is called {name!r}: see turnpike models list")
-    return 0 if entry.fetched else entry.size_bytes
+def is_fetchable(model: str, models_dir: Path) -> bool:
+    """Whether a model that is no path here can be a name to fetch: `OWNER/NAME[:FILE.gguf]`, or of the catalogue."""
+    repository, colon, file = model.partition(":")
+    if hub.is_repository(repository):
+        return file.endswith(".gguf") if colon else not model.endswith(".gguf")
+    return any(entry.name == model for entry in available(models_dir))
 
 
 def find_model(named: str, served: Mapping[str, Path], models_dir: Path, report: Report) -> Path:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -46,6 +47,9 @@ from gateway.telemetry.health import HealthCollector
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Authenticator, TenantStore
 from gateway.tenancy.tiers import count_tenants_by_tier
+
+FREE = (Decimal(0), Decimal(0), Decimal(0))
+"""Dollars per million tokens of input, cached input and output."""
 
 _log = structlog.get_logger("turnpike.serve")
 
@@ -103,8 +107,11 @@ async def open_services(
     return services, AdminApp(context_from(settings, database, pepper, analytics, limiter, engine.models))
 
 
-async def open_prices(settings: Settings, models: Iterable[str], database: AsyncEngine, changes: Changes) -> PriceBook:
-    """Put the settings' prices into effect and load the price book. The default models have default prices.
+async def open_prices(
+    settings: Settings, models: Iterable[str], database: AsyncEngine, changes: Changes, *, free: bool = False
+) -> PriceBook:
+    """Put the settings' prices into effect and load the price book. The default models have default prices; any other
+    without a price gets the price 0 if `free`.
 
     Raises:
         Unpriced: a served model has no price.
@@ -114,13 +121,17 @@ async def open_prices(settings: Settings, models: Iterable[str], database: Async
     book = PriceBook(PriceStore(database))
     await book.load()
     unpriced = book.unpriced(models, datetime.now(UTC))
-    if unpriced and not settings.models and DEFAULT_PRICES.keys() >= set(unpriced):
-        for version in await declare_prices(changes, {name: DEFAULT_PRICES[name] for name in unpriced}):
+    known = {} if settings.models else DEFAULT_PRICES
+    if missing := [name for name in unpriced if name not in known and not free]:
+        name = missing[0]
+        raise Unpriced(
+            f"the model {name} has no price: turnpike price set {name} --input DOLLARS --output DOLLARS "
+            "(or, without bills, turnpike serve --free)"
+        )
+    if unpriced:
+        for version in await declare_prices(changes, {name: known.get(name, FREE) for name in unpriced}):
             _log.info("price takes effect", version=version.id)
         await book.load()
-    elif unpriced:
-        name = unpriced[0]
-        raise Unpriced(f"the model {name} has no price: turnpike price set {name} --input DOLLARS --output DOLLARS")
     return book
 
 

@@ -6,9 +6,11 @@ This module imports only what loading a model needs. All else is imported during
 import asyncio
 import gc
 import socket
+import sys
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 
@@ -25,7 +27,7 @@ from gateway.config.safety import readable_secrets, refuse_unsafe, stores_withou
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
 from gateway.extras import is_installed
-from gateway.process.catalog import FETCH_FIRST, default_models, default_pairs
+from gateway.process.catalog import FETCH_FIRST, default_models, default_pairs, is_fetchable
 from gateway.process.loading import loading
 from gateway.process.memory_trim import DATA_FRAMES, block_imports, collecting_nothing, trim_after_startup
 from gateway.process.progress import Report, progress
@@ -40,11 +42,21 @@ GC_ALLOCATIONS = 20_000
 _log = structlog.get_logger("turnpike.serve")
 
 
-def run(settings: Settings, listener: socket.socket, termination: Termination, *, demo: bool = False) -> None:
+def run(
+    settings: Settings,
+    listener: socket.socket,
+    termination: Termination,
+    *,
+    demo: bool = False,
+    free: bool = False,
+    stated: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """Load the models, serve on `listener` until SIGTERM or SIGINT, drain for `shutdown_deadline_s`, and return.
 
     `termination` is installed. Its first signal starts the drain, from before the first connection on. With
-    `demo`, a tenant and a new key are created, and a banner with a first request is printed.
+    `demo`, a tenant and a new key are created, and a banner with a first request is printed. With `free`, models without a
+    price cost nothing. `stated`: how the command line states models, by served name; those that are names and not there
+    are fetched.
 
     Raises:
         OperatorError: a model or the database does not match the settings, or the settings are unsafe.
@@ -55,13 +67,19 @@ def run(settings: Settings, listener: socket.socket, termination: Termination, *
     configure_logging(settings.log_level, settings.log_format, secrets)
     _warn_of_openness(settings)
     _warn_of_absence(settings)
-    _refuse_missing(settings)
+    missing = _refuse_missing(settings, stated)
+    if missing:
+        from gateway.process import serving
+        from gateway.process.model_fetching import fetch_missing
+
+        asyncio.run(serving.prepare_database(settings, pepper, free=free))  # no download for a model without a price
+        settings = fetch_missing(settings, missing, _say)
     block_imports(DATA_FRAMES)
     with collecting_nothing():
         with progress() as report, loading(partial(load_engine, settings), report) as loaded:
             from gateway.process import serving
 
-            asyncio.run(serving.prepare_database(settings, pepper))
+            asyncio.run(serving.prepare_database(settings, pepper, free=free))
             preload(settings.analytics_url.get_secret_value())
             engine = loaded.result()
         trim_after_startup()
@@ -87,10 +105,24 @@ def _warn_of_absence(settings: Settings) -> None:
         _log.warning(ABSENT)
 
 
-def _refuse_missing(settings: Settings) -> None:
+def _refuse_missing(settings: Settings, stated: Mapping[str, str]) -> dict[str, str]:
+    """The models that are to be fetched, of `stated`.
+
+    Raises:
+        OperatorError: another is not there.
+    """
+    missing = {}
     for name, path in settings.models.items():
-        if not path.exists():
+        if path.exists():
+            continue
+        if name not in stated or not is_fetchable(stated[name], settings.models_dir):
             raise OperatorError(f"model {name}: there is no {path}; {FETCH_FIRST}")
+        missing[name] = stated[name]
+    return missing
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _refuse_unknown_targets(settings: Settings, models: Collection[str], small_models: Mapping[str, str]) -> None:

@@ -30,13 +30,17 @@ DEMO_TENANT = "demo"
 _log = structlog.get_logger("turnpike.serve")
 
 
-async def prepare_database(settings: Settings, pepper: bytes) -> None:
-    """Migrate the tables, and reject a model without a price before it is loaded."""
+async def prepare_database(settings: Settings, pepper: bytes, *, free: bool) -> None:
+    """Migrate the tables. A model without a price gets the price 0 if `free`, and else is rejected before it is loaded.
+
+    Raises:
+        Unpriced: a model of the settings has no price.
+    """
     url = settings.database_url.get_secret_value()
     await upgrade(url)
     database = open_database(url)
     try:
-        await open_prices(settings, settings.models, database, Changes(database, pepper))
+        await open_prices(settings, settings.models, database, Changes(database, pepper), free=free)
     finally:
         await database.dispose()
 

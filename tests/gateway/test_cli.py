@@ -166,8 +166,8 @@ class TestServeRefuses:
     @pytest.mark.parametrize(
         ("arguments", "code", "complaint"),
         [
-            (["--model", "foo"], 2, "'foo' is not NAME=PATH"),
-            (["--model", "=x"], 2, "is not NAME=PATH"),
+            (["--model", "foo", "--port", "0"], 1, "model foo: there is no "),
+            (["--model", "=x"], 2, "'=x' is not [NAME=]MODEL"),
             (["--model", "a=x", "--model", "a=y"], 2, "'a' is given twice"),
             (["--model", "a b=x"], 1, "the model name 'a b'"),
             (["--model", "a=/nowhere", "--port", "0"], 1, "/nowhere"),

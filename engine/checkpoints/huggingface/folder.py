@@ -17,6 +17,7 @@ from engine.checkpoints.huggingface.tensor_names import TensorNames
 from engine.checkpoints.json_keys import read_json_object, shown
 from engine.checkpoints.quantization.layers import LayerReader, LayerTensors, take_layers
 from engine.checkpoints.quantization.registry import read_format
+from engine.checkpoints.quantization.scheme import WeightFormat
 from engine.checkpoints.safetensors_file import DTYPES, FLOAT_TYPES, StoredTensor, mapped_tensors
 from engine.checkpoints.text import text_processor_from_folder
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
@@ -34,6 +35,19 @@ _GENERATION_CONFIG = "generation_config.json"
 _SAMPLING_KEYS = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
 
 
+def read_configs(folder: Path) -> tuple[ModelConfig, WeightFormat | None, dict[str, Any] | None]:
+    """The model, the format of its quantised weights if it states one, and the content of generation_config.json. The
+    folder may still lack its weights.
+
+    Raises:
+        UnsupportedCheckpoint: the message names the file and the key that cannot be served.
+    """
+    file = folder / _GENERATION_CONFIG
+    generation = read_json_object(file, _MAX_CONFIG_BYTES) if file.is_file() else None
+    config = read_json_object(folder / "config.json", _MAX_CONFIG_BYTES)
+    return config_from_json(config, generation), read_format(config), generation
+
+
 class HFCheckpoint:
     """A `Checkpoint` of a validated folder. Only headers have been read.
 
@@ -43,12 +57,8 @@ class HFCheckpoint:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        file = folder / _GENERATION_CONFIG
-        generation = read_json_object(file, _MAX_CONFIG_BYTES) if file.is_file() else None
-        config = read_json_object(folder / "config.json", _MAX_CONFIG_BYTES)
-        self._config = config_from_json(config, generation)
-        format = read_format(config)
-        self._sampling_defaults = SamplingDefaults.of_checkpoint(generation or {}, _SAMPLING_KEYS, file.name)
+        self._config, format, generation = read_configs(folder)
+        self._sampling_defaults = SamplingDefaults.of_checkpoint(generation or {}, _SAMPLING_KEYS, _GENERATION_CONFIG)
         family = FAMILIES[self._config.family]
         self._names = TensorNames(family, self._config)
         stored = _read_headers(folder, _weight_files(folder))

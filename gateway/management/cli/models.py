@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,10 +10,9 @@ import typer
 
 from gateway.errors import OperatorError
 from gateway.management.cli.managed import open_client, refuse_url, warn
-from gateway.management.cli.options import AsJson, DataDir, settings_from
+from gateway.management.cli.options import AsJson, DataDir, default_name, settings_from
 from gateway.management.cli.output import print_list
 from gateway.management.cli.prices import CachedPrice, create_price, parse_number
-from gateway.process.progress import progress
 
 if TYPE_CHECKING:
     from gateway.config.settings import Settings
@@ -26,7 +26,7 @@ def add(
     model: Annotated[
         str,
         typer.Argument(
-            metavar="PATH|OWNER/NAME|NAME",
+            metavar="PATH|OWNER/NAME[:FILE.gguf]|NAME",
             help="A folder or GGUF file, a repository of the hub, or a catalogue's name.",
         ),
     ],
@@ -59,7 +59,7 @@ def add(
     if data_dir is None:
         refuse_url("turnpike models add")
     settings = settings_from(data_dir=data_dir)
-    served = name or Path(model).name.removesuffix(".gguf")
+    served = name or default_name(model)
     _require_free_name(settings, served)
     path = _fetched(settings, model, revision, file)
     with open_client(None, data_dir) as client:
@@ -70,19 +70,25 @@ def add(
 
 def fetch(
     name: Annotated[
-        str, typer.Argument(help="A name from `turnpike models list`, or OWNER/NAME on the Hugging Face Hub.")
+        str,
+        typer.Argument(
+            metavar="NAME|OWNER/NAME[:FILE.gguf]",
+            help="A name from `turnpike models list`, or a repository on the Hugging Face Hub.",
+        ),
     ],
     revision: Revision = None,
     file: File = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Download a model unless it is present, and print its path."""
-    from gateway.process.catalog import fetch_model
+    """Download a model unless it is present, and print its path.
+
+    Says first, on standard error, what is downloaded and what the model needs of the memory. A model that cannot be
+    served here is refused before its weights are downloaded. A download that breaks off is resumed.
+    """
+    from gateway.process.model_fetching import fetch_servable
 
     settings = settings_from(data_dir=data_dir)
-    with progress() as report:
-        path = fetch_model(name, settings.models_dir, report, revision=revision, file=file)
-    typer.echo(path)
+    typer.echo(fetch_servable(settings, name, partial(typer.echo, err=True), revision=revision, file=file))
 
 
 def list_all(as_json: AsJson = False, data_dir: DataDir = None) -> None:
@@ -121,47 +127,28 @@ def _fetched(settings: "Settings", model: str, revision: str | None, file: str |
         OperatorError: one of these does not hold.
     """
     from engine.models.config import UnsupportedCheckpoint
-    from gateway.doctor.models import count_parameters
-    from gateway.process.catalog import fetch_model, size_to_fetch
+    from gateway.process.catalog import is_fetchable
+    from gateway.process.model_fetching import fetch_servable
+    from gateway.process.model_memory import require_memory, size_of
 
     path = Path(model).expanduser()
     if path.exists():
         path = path.absolute()
-    elif model.startswith(("/", ".", "~")) or model.endswith(".gguf"):
+    elif not is_fetchable(model, settings.models_dir):
         raise OperatorError(f"there is no {model}")
     else:
-        size = size_to_fetch(model, settings.models_dir, revision=revision, file=file)
-        if size:
-            typer.echo(f"{model}: {size / 2**20:.0f} MiB to download")
-            _require_memory(settings, size)
-        with progress() as report:
-            path = fetch_model(model, settings.models_dir, report, revision=revision, file=file)
+        path = fetch_servable(settings, model, typer.echo, revision=revision, file=file)
     try:
-        parameters = count_parameters(path)
+        size = size_of(settings, path)
     except (UnsupportedCheckpoint, OSError) as error:
         raise OperatorError(f"{path}: {error}") from error
-    typer.echo(f"{path}: {parameters / 1e9:.2f} billion parameters")
-    _require_memory(settings, parameters * (4 if settings.dtype == "float32" else 2), says=True)
+    typer.echo(f"{path}: {size}")
+    memory, fits = require_memory(settings, size.weights_bytes)
+    if not fits:
+        warn(f"set kv_cache_bytes lower: {memory}")
+    elif memory:
+        typer.echo(f"memory: {memory}")
     return path
-
-
-def _require_memory(settings: "Settings", weights_bytes: int, *, says: bool = False) -> None:
-    """
-    Raises:
-        OperatorError: the weights alone do not fit into this machine's memory.
-    """
-    from gateway.process.host_memory import PROCESS_BYTES, host_need
-    from kernels.dispatch import missing_for_cuda
-
-    if settings.device != "cpu" and missing_for_cuda() is None:
-        return  # only the engine knows a GPU's memory
-    need = host_need(settings, weights_bytes, 1)
-    if weights_bytes + PROCESS_BYTES > need.total_bytes:
-        raise OperatorError(f"the model does not fit in memory: {need}")
-    if not need.fits:
-        warn(f"set kv_cache_bytes lower: {need}")
-    elif says:
-        typer.echo(f"memory: {need}")
 
 
 def _enter(settings: "Settings", name: str, path: Path, data_dir: Path | None) -> None:

@@ -41,18 +41,26 @@ def settings_from(**flags: Any) -> "Settings":
     return load_settings(**flags)
 
 
-def parse_models(options: list[str]) -> dict[str, Path] | None:
-    """`NAME=PATH` options as a mapping; None when there are none.
+def parse_models(options: list[str]) -> dict[str, str]:
+    """`[NAME=]MODEL` options: how each model is stated, by its served name.
 
     Raises:
         typer.BadParameter: one of another form, or a name twice.
     """
-    models: dict[str, Path] = {}
+    models: dict[str, str] = {}
     for option in options:
-        name, equals, path = option.partition("=")
-        if not (name and equals and path):
-            raise typer.BadParameter(f"{option!r} is not NAME=PATH, as in --model qwen=/models/qwen3")
+        name, equals, model = option.partition("=")
+        if not equals or "/" in name[:1]:
+            name, model = default_name(option), option
+        if not (name and model):
+            raise typer.BadParameter(f"{option!r} is not [NAME=]MODEL, as in --model qwen=/models/qwen3")
         if name in models:
             raise typer.BadParameter(f"the model name {name!r} is given twice")
-        models[name] = Path(path)
-    return models or None
+        models[name] = model
+    return models
+
+
+def default_name(model: str) -> str:
+    """The served name of a model that is stated without one: of its repository, folder or file."""
+    repository = model.partition(":")[0] if model.endswith(".gguf") else model
+    return Path(repository).name.removesuffix(".gguf")

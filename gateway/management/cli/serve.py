@@ -1,5 +1,6 @@
 """turnpike serve"""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,8 +18,9 @@ def serve(
         list[str] | None,
         typer.Option(
             "--model",
-            metavar="NAME=PATH",
-            help="Served name and path of a Hugging Face folder or a GGUF file. Repeatable. "
+            metavar="[NAME=]MODEL",
+            help="A Hugging Face folder, a GGUF file, or OWNER/NAME[:FILE.gguf] of the Hugging Face Hub, which is "
+            "downloaded if missing; and the name that it is served under, by default its own. Repeatable. "
             "[default: smollm2 and smollm2-small, downloaded if missing]",
         ),
     ] = None,
@@ -43,14 +45,24 @@ def serve(
         int | None, typer.Option("--max-running", help="Maximum number of running sequences. [default: 64 on a CPU]")
     ] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="Number of compute threads.")] = None,
+    free: Annotated[
+        bool, typer.Option("--free", help="Models without a price cost nothing, for those who do not bill.")
+    ] = False,
     demo: Annotated[bool, typer.Option("--demo", help="Create a tenant and a key, and print a first request.")] = False,
 ) -> None:
-    """Serve models over the OpenAI API until SIGTERM or Ctrl-C."""
+    """Serve models over the OpenAI API until SIGTERM or Ctrl-C.
+
+    \b
+      turnpike serve --demo
+      turnpike serve --free --model Qwen/Qwen3-0.6B
+      turnpike serve --model chat=/models/qwen3 --model small=OWNER/NAME:small.Q4_K_M.gguf
+    """
+    stated = parse_models(model or [])
     settings = settings_from(
         host=host,
         port=port,
         data_dir=data_dir,
-        models=parse_models(model or []),
+        models={name: Path(each) for name, each in stated.items()} or None,
         device=device,
         dtype=dtype,
         kv_dtype=kv_dtype,
@@ -72,4 +84,4 @@ def serve(
 
         from gateway.process.serve import run
 
-        run(settings, listener, termination, demo=demo)
+        run(settings, listener, termination, demo=demo, free=free, stated=stated)
