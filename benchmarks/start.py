@@ -2,7 +2,7 @@
 
 Runs `turnpike serve` with a fresh data folder and asks for one token until it answers. `--model` takes a folder or a
 GGUF file in place of the small model; `--cold` has the system forget the weights before each start. On a busy machine
-read the least of the rounds, and the processor's seconds, which wait for nobody else's work.
+read the least of the rounds, and the processor time, which has no waiting in it.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PHASES = {"imports and opening": "loading model: ", "weights": " has KV memory f
 @dataclass(frozen=True, slots=True)
 class Start:
     """`ends_s`: seconds from the command to the end of each phase. MiB resident after the first answer, at most until
-    then, and the share of the former that are files and so can be dropped. `cpu_s`: processor seconds of all threads."""
+    then, and the share of the former that are files and so can be dropped. `cpu_s`: processor time of all threads."""
 
     ends_s: dict[str, float]
     cpu_s: float

@@ -5,7 +5,7 @@ from typing import Literal
 
 from gateway.errors import OperatorError
 
-Extra = Literal["embedded", "clickhouse", "kafka", "postgres", "redis", "distill"]
+Extra = Literal["embedded", "clickhouse", "kafka", "postgres", "redis", "distill", "bench"]
 
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "embedded": ("chdb", "clickhouse_connect"),
@@ -14,6 +14,7 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
     "postgres": ("asyncpg",),
     "redis": ("redis",),
     "distill": ("torch",),
+    "bench": ("aiohttp",),
 }
 
 

@@ -14,6 +14,7 @@ from gateway.telemetry.redaction import Redactor
 CHECKS: tuple[Check, ...] = (
     machine.torch,
     machine.packages,
+    machine.package_names,
     machine.cpu,
     machine.gpu,
     machine.compiler,

@@ -18,6 +18,9 @@ from kernels.cpu.cores import usable_cores
 from kernels.cpu.native_ops import computes_natively
 from kernels.dispatch import has_cuda_driver
 
+_OURS = "turnpike"
+_TOP_LEVEL = ("gateway", "engine", "kernels", "migrations")
+_HOME = Path(__file__).resolve().parents[2]
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
 """CPU features that the kernels use (x86, then Arm)."""
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
@@ -75,6 +78,29 @@ def _other_versions(required: Sequence[str]) -> Iterator[str]:
             yield f"{requirement.name} {installed} ({requirement.specifier})"
 
 
+def package_names(_: Settings) -> Iterator[Finding]:
+    """Whether another distribution in the environment has a package of the same name as one of ours: pip installs both
+    into one folder, and the later one overwrites the files of the earlier one."""
+    owners = importlib.metadata.packages_distributions()
+    others = {name: sorted({owner.lower() for owner in owners.get(name, ())} - {_OURS}) for name in _TOP_LEVEL}
+    elsewhere = {name: path for name in _TOP_LEVEL if (path := _found_elsewhere(name)) is not None}
+    if clashes := [f"{name} (of {', '.join(owners)})" for name, owners in others.items() if owners]:
+        detail = f"another package in this environment has the same name: {'; '.join(clashes)}"
+    elif elsewhere:
+        detail = "; ".join(f"{name} is imported from {path}" for name, path in elsewhere.items())
+    else:
+        yield ok("package names", f"{', '.join(_TOP_LEVEL)} are of this installation alone")
+        return
+    yield failure("package names", detail, "install turnpike in an environment of its own: pipx, uv tool or a venv")
+
+
+def _found_elsewhere(name: str) -> Path | None:
+    """The folder of a package of ours, if Python finds it outside the folder that this code was imported from."""
+    spec = importlib.util.find_spec(name)
+    found = Path(spec.origin).resolve().parent if spec is not None and spec.origin is not None else None
+    return found if found is not None and found.parent != _HOME else None
+
+
 def cpu(_: Settings) -> Iterator[Finding]:
     try:
         words = set(Path("/proc/cpuinfo").read_text().split())
@@ -89,6 +115,9 @@ def compiler(_: Settings) -> Iterator[Finding]:
         if path := shutil.which(name):
             yield ok("C++ compiler", path)
             return
+    if native.level() is not None:
+        yield ok("C++ compiler", "none on the PATH, nor needed: the native kernels are built")
+        return
     yield warning("C++ compiler", "none on the PATH", "apt-get install --no-install-recommends g++")
 
 

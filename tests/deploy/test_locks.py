@@ -17,7 +17,7 @@ BUILD, RUNTIME, GPU, DEVELOPMENT = LOCKS = (
     "requirements-gpu.lock",
     "requirements-dev.lock",
 )
-SERVING = ("embedded", "clickhouse", "kafka", "postgres", "redis")
+SERVING = ("embedded", "clickhouse", "kafka", "postgres", "redis", "bench")
 """The extras that need no torch."""
 UNLOCKED = {"torch"}
 """Each build of it has hashes of its own, and which is right depends on the device."""

@@ -117,7 +117,10 @@ class TestServe:
         path = tmp_path / "cache" / "turnpike" / "models" / "acme--tiny"
         for _ in range(2):
             result = turnpike("serve", "--free", "--port", "0", "--model", "acme/tiny")
-            assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, f"turnpike: would load {{'tiny': {path!r}}}")
+            assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+                1,
+                f"turnpike: would load {{'tiny': {path!r}}}",
+            )
         (price,) = json.loads(ok("price", "list", "--json"))
         assert (price["model"], price["output_dollars_per_million"]) == ("tiny", "0.00")
 

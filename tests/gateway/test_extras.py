@@ -24,7 +24,7 @@ from tests.support.command_line import failure
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
-MODULES = ("asyncpg", "chdb", "clickhouse_connect", "kafka", "redis", "torch")
+MODULES = ("aiohttp", "asyncpg", "chdb", "clickhouse_connect", "kafka", "redis", "torch")
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +67,11 @@ def test_the_error_names_the_extra(opening: Callable[[], Any], purpose: str, ext
 )
 def test_commands_that_train(command: tuple[str, ...]) -> None:
     assert failure(1, *command).endswith("needs the extra 'distill': pip install 'turnpike[distill]'\n")
+
+
+def test_the_load_generator() -> None:
+    message = failure(1, "bench", "--model", "m")
+    assert message == "turnpike: turnpike bench needs the extra 'bench': pip install 'turnpike[bench]'\n"
 
 
 @pytest.mark.anyio

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.errors import OperatorError
+from gateway.extras import require
 
 if TYPE_CHECKING:
     import random
@@ -101,6 +102,7 @@ def bench(
         raise typer.BadParameter("--model is required: the name of the model")
     if endpoint not in ("chat", "completions"):
         raise typer.BadParameter("--endpoint is chat or completions")
+    require("bench", "turnpike bench")
     from gateway.tools.bench.client import Target
     from gateway.tools.bench.report import Objective
     from gateway.tools.bench.run import Plan

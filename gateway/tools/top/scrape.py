@@ -1,10 +1,11 @@
 """Reads a gateway's metrics."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import aiohttp
+import httpx2
 
 from gateway.tools.top.sample import NotMetrics, Sample
 
@@ -21,22 +22,22 @@ class ServerAway(Exception):
 async def scraping(url: str) -> AsyncIterator[Scrape]:
     """A function that reads the metrics and raises `ServerAway`. `url`: the gateway's, with or without /v1."""
     address = url.rstrip("/").removesuffix("/v1") + "/metrics"
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    async with httpx2.AsyncClient(timeout=TIMEOUT_S) as client:
 
         async def scrape() -> Sample:
             try:
-                async with session.get(address) as response:
-                    if response.status != 200:
-                        raise ServerAway(f"/metrics answers {response.status}")
-                    return Sample.parse(await response.text(), time.monotonic())
-            except TimeoutError:
+                async with asyncio.timeout(TIMEOUT_S):  # the client's own is of each read
+                    response = await client.get(address)
+                if response.status_code != 200:
+                    raise ServerAway(f"/metrics answers {response.status_code}")
+                return Sample.parse(response.content.decode(), time.monotonic())
+            except (TimeoutError, httpx2.TimeoutException):
                 raise ServerAway(f"silent for {TIMEOUT_S:g} s") from None
-            except aiohttp.InvalidURL:
+            except (httpx2.InvalidURL, httpx2.UnsupportedProtocol):
                 raise ServerAway("that is no URL of a gateway") from None
-            except aiohttp.ClientConnectorError:
+            except httpx2.ConnectError:
                 raise ServerAway("cannot connect") from None
-            except (aiohttp.ClientError, OSError) as error:
+            except (httpx2.HTTPError, OSError) as error:
                 raise ServerAway(f"connection lost ({type(error).__name__})") from None
             except (NotMetrics, UnicodeDecodeError):
                 raise ServerAway("what answers is no gateway") from None

@@ -32,8 +32,43 @@ def only(check: Check, settings: Settings) -> Finding:
 
 def test_a_machine_without_a_compiler(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr("kernels.cpu.native.level", lambda: None)
     found = only(machine.compiler, settings)
     assert (found.state, found.remedy.startswith("apt-get install")) == (State.WARNING, True)
+
+
+def test_a_wheel_needs_no_compiler(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr("kernels.cpu.native.level", lambda: Level.AVX2)
+    assert only(machine.compiler, settings).state is State.OK
+
+
+def test_package_names_are_of_this_installation(settings: Settings) -> None:
+    assert only(machine.package_names, settings).state is State.OK
+
+
+def test_another_distribution_with_a_package_of_the_same_name(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "kernels-0.9.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: kernels\nVersion: 0.9.0\n")
+    (metadata / "top_level.txt").write_text("kernels\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = only(machine.package_names, settings)
+    assert (found.state, "kernels (of kernels)" in found.detail) == (State.FAILURE, True)
+    assert "an environment of its own" in found.remedy
+
+
+def test_a_package_of_the_same_name_that_comes_first(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "migrations").mkdir()
+    (tmp_path / "migrations" / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "migrations", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = only(machine.package_names, settings)
+    assert (found.state, f"migrations is imported from {tmp_path}" in found.detail) == (State.FAILURE, True)
 
 
 @pytest.mark.parametrize(
