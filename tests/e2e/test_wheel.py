@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,7 +28,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def install(environment: Path, *arguments: str) -> None:
-    command = [environment / "bin" / "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
+    """As pip installs by default: it compiles every module to bytecode."""
+    command = [environment / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run([*command, *arguments], capture_output=True, text=True)
     if "No matching distribution" in done.stderr:
         pytest.skip("the package index cannot be reached, or lacks a package")
@@ -36,14 +37,21 @@ def install(environment: Path, *arguments: str) -> None:
 
 
 def make_environment(folder: Path) -> Path:
+    """An environment with pip alone, as Python makes it from 3.12 on; 3.11 adds setuptools."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    if "setuptools" in packages(folder):
+        uninstall(folder, "setuptools")
     return folder
 
 
+def uninstall(environment: Path, *names: str) -> None:
+    subprocess.run([environment / "bin" / "pip", "uninstall", "--quiet", "--yes", *names], check=True)
+
+
 def installed_mib(environment: Path) -> float:
-    """Of all files, without bytecode, which Python writes and may leave out."""
+    """The bytes of all files of an environment, pip and bytecode included; links are not followed."""
     files = (path for path in environment.rglob("*") if path.is_file() and not path.is_symlink())
-    return sum(path.stat().st_size for path in files if path.suffix != ".pyc") / MIB
+    return sum(path.stat().st_size for path in files) / MIB
 
 
 @contextmanager
@@ -95,21 +103,43 @@ def packages(environment: Path) -> set[str]:
 def test_the_base_serves_without_extras(wheel: Path, smollm2_file: Path, tmp_path: Path) -> None:
     environment = make_environment(tmp_path / "environment")
     install(environment, str(wheel))
-    assert not packages(environment) & {"torch", "triton", "chdb-core", "kafka-python", "redis", "asyncpg", "pytest"}
+    assert not packages(environment) & {
+        "torch",
+        "triton",
+        "chdb-core",
+        "kafka-python",
+        "redis",
+        "asyncpg",
+        "pytest",
+        "aiohttp",
+    }
     assert installed_mib(environment) <= BASE_MIB
     with demo(environment, tmp_path, smollm2_file.parent) as (url, key):
         assert "Paris" in answer(url, key)
 
 
-def test_with_the_embedded_store(wheel: Path, smollm2_file: Path, tmp_path: Path) -> None:
-    """As `make run` and the image install it: by the lock, which leaves out data frames that chDB declares."""
+def by_pip(wheel: Path, environment: Path) -> None:
+    """As the README says: without the data frames that chDB declares and nothing imports."""
+    install(environment, f"{wheel}[embedded]")
+    uninstall(environment, "pandas", "pyarrow")
+
+
+def by_the_lock(wheel: Path, environment: Path) -> None:
+    """As `make run` and the image install it, with the clients of all stores. Bytecode comes with the first start."""
+    install(environment, "--no-compile", "--no-deps", "--require-hashes", "-r", str(LOCK))
+    install(environment, "--no-compile", "--no-deps", str(wheel))
+
+
+@pytest.mark.parametrize("installed", [by_pip, by_the_lock])
+def test_with_the_embedded_store(
+    installed: Callable[[Path, Path], None], wheel: Path, smollm2_file: Path, tmp_path: Path
+) -> None:
     environment = make_environment(tmp_path / "environment")
-    install(environment, "--no-deps", "--require-hashes", "-r", str(LOCK))
-    install(environment, "--no-deps", str(wheel))
+    installed(wheel, environment)
     assert not packages(environment) & {"torch", "triton", "pandas", "pyarrow", "pytest"}
-    assert installed_mib(environment) <= WITH_EMBEDDED_MIB
     with demo(environment, tmp_path, smollm2_file.parent) as (url, key):
         assert "Paris" in answer(url, key)
         usage = urllib.request.Request(f"{url}/v1/usage", headers={"Authorization": f"Bearer {key}"})
         with urllib.request.urlopen(usage, timeout=START_S) as response:
             assert response.status == 200
+    assert installed_mib(environment) <= WITH_EMBEDDED_MIB
