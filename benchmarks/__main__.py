@@ -37,6 +37,7 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {"peers": ("--quick",)}
 LEFT_OUT: Mapping[str, str] = {
     "gpu": "needs an NVIDIA GPU",
     "niceness": "is for who changes engine/runtime/thread.py",
+    "first_minutes": "installs the project from the network",
     "at_once": "a server, started by sse",
     "weightless": "a server, started by sse and slow_readers",
 }
