@@ -1,8 +1,8 @@
 """From an empty machine to the first answer: `python -m benchmarks.first_minutes`.
 
-Clones this repository's HEAD into an empty folder and runs the README's commands there, with an empty home folder and an
-empty cache of pip: `make run`, the two commands that it prints, and a second start. Prints a line for each step: seconds,
-processor seconds, and the bytes that it left on the disk. Packages and the model come over the network.
+Clones this repository's HEAD into an empty folder and runs the README's commands there, with an empty home folder and
+an empty cache of pip: `make run`, the two commands that it prints, and a second start. Prints a line for each step:
+seconds, processor seconds, and the bytes that it left on the disk. Packages and the model come over the network.
 """
 
 import argparse

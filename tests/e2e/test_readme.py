@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.demo_banner import commands_of, read_banner
 from tests.support.program import TURNPIKE, Program
+from tests.support.servers import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -54,6 +56,55 @@ def run_python(example: str, program: Program) -> str:
         env={**PLAIN, "TURNPIKE_KEY": program.key},
     )
     return done.stdout
+
+
+def first_page() -> str:
+    """The commands before "More", in their order, as one script. Its variables are those that the commands set."""
+    page = README.partition("\n## More\n")[0]
+    script = ["set -eu", "banner"]
+    for language, block in re.findall(r"^```(\w+)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        if language == "sh":
+            script.append(block)
+        elif language == "python":
+            script.append(f"python - <<'PYTHON'\n{block}PYTHON\n")
+    return "\n".join(script)
+
+
+def test_the_first_page_works_in_order_with_nothing_set(smollm2_file: Path, tmp_path: Path) -> None:
+    """From `turnpike serve --demo` on, which `make run` ends with: with an empty home folder, in one shell."""
+    models = tmp_path / ".cache" / "turnpike" / "models"
+    models.parent.mkdir(parents=True)
+    models.symlink_to(smollm2_file.parent)
+    environment = {"HOME": str(tmp_path), "PATH": f"{TURNPIKE.parent}:{os.defpath}"}
+    port = free_port()
+    with (tmp_path / "log").open("wb") as log:
+        server = subprocess.Popen(
+            [TURNPIKE, "serve", "--demo", "--port", str(port)],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        assert server.stdout is not None
+        pasted = commands_of(read_banner(server.stdout))
+        script = first_page().replace("http://127.0.0.1:8080", f"http://127.0.0.1:{port}")
+        done = subprocess.run(
+            ["bash", "-c", script.replace("banner", pasted, 1)],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+    answer, _, rest = done.stdout.partition("data: [DONE]")
+    assert "Paris" in answer
+    for words in ("The capital of France is Paris.", "acme", "5000000", "premium x3", "smollm2"):
+        assert words in rest
 
 
 def test_the_curl_line_streams_an_answer(program: Program) -> None:
