@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 # Some images set it. Without bytecode each process compiles all that it imports: a second of each start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install lock run test test-all wheel clients check native sanitize format bench compose-secrets
+.PHONY: install lock run test test-all wheel wheel-aarch64 clients check native sanitize format bench compose-secrets
 
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
 LOCKED := --no-deps --require-hashes
+NATIVE := kernels/cpu/native/src
 SOURCES := $(wildcard kernels/cpu/native/src/* kernels/cpu/native/src/*/*)
 
 install: $(STAMP)
@@ -35,6 +36,11 @@ $(RUNTIME): pyproject.toml setup.py $(VENV)/.packages $(VENV)/.native
 	PYTHONWARNINGS=ignore $(PIP) install --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	touch $@
 
+# What makes wheels.
+$(VENV)/.wheel: requirements-wheel.lock | $(BIN)/python
+	$(PIP) install $(LOCKED) -r requirements-wheel.lock
+	touch $@
+
 # All else, for tests and checks. torch comes by its name: which build is right depends on the device, and each has hashes
 # of its own. What every build needs is in the lock, so it brings itself and, built for CUDA, CUDA's libraries.
 $(STAMP): $(RUNTIME) requirements-dev.lock
@@ -52,6 +58,7 @@ lock:
 	$(LOCK) pyproject.toml -c requirements.lock --extra all --extra dev -o requirements-dev.lock
 	$(LOCK) pyproject.toml -c requirements-dev.lock --extra all -o requirements-gpu.lock
 	echo setuptools | $(LOCK) - -c requirements-dev.lock -o requirements-build.lock
+	printf 'setuptools\nauditwheel\npatchelf\n' | $(LOCK) - -c requirements-dev.lock -o requirements-wheel.lock
 
 # Its first start fetches a model, 93 MB.
 run:
@@ -70,9 +77,28 @@ test-all: install
 	$(PYTEST)
 
 # A wheel in dist/ that any Linux with a C library as new as this machine's can install, native library and all.
-wheel: install
-	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/wheel .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/turnpike-*.whl
+WHEEL := $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir
+REPAIR := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist
+wheel: $(VENV)/.wheel
+	$(WHEEL) build/wheel .
+	$(REPAIR) build/wheel/turnpike-*.whl
+
+# The same for Arm servers, cross-compiled (Debian: g++-aarch64-linux-gnu), with the portable kernels. Where there is an
+# emulator (qemu-user), their products are computed in it and compared.
+CXX_AARCH64 ?= aarch64-linux-gnu-g++
+ROOT_AARCH64 ?= /usr/aarch64-linux-gnu
+QEMU_AARCH64 ?= $(firstword $(shell command -v qemu-aarch64 qemu-aarch64-static))
+ARM := build/wheel-aarch64
+wheel-aarch64: $(VENV)/.wheel
+	rm -rf $(ARM)
+	_PYTHON_HOST_PLATFORM=linux-aarch64 CC="$(CXX_AARCH64)" CXX="$(CXX_AARCH64)" LDSHARED="$(CXX_AARCH64) -shared" \
+		LDCXXSHARED="$(CXX_AARCH64) -shared" $(WHEEL) $(ARM) .
+	$(REPAIR) $(ARM)/turnpike-*.whl
+ifneq ($(QEMU_AARCH64),)
+	$(BIN)/python -m zipfile -e $(ARM)/turnpike-*.whl $(ARM)/unpacked
+	$(CXX_AARCH64) -std=c++17 -O1 -I$(NATIVE) -o $(ARM)/smoke tests/kernels/cpu/smoke.cpp -ldl
+	$(QEMU_AARCH64) -L $(ROOT_AARCH64) $(ARM)/smoke $(CURDIR)/$(ARM)/unpacked/kernels/cpu/native/_kernels.abi3.so
+endif
 
 # Environments of the clients that tests/e2e/clients tries, and of the newest uvicorn; without them those tests skip.
 clients: install
@@ -93,7 +119,6 @@ native:
 SANITIZED := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
 RUNTIMES := libasan.so libubsan.so libstdc++.so.6
 ASAN := detect_leaks=0:alloc_dealloc_mismatch=0
-NATIVE := kernels/cpu/native/src
 
 sanitize: install
 	$(MAKE) --no-print-directory -j2 -C $(NATIVE) FLAVOUR=-sanitized SUFFIX=.sanitized.so EXTRA='$(SANITIZED)'

