@@ -87,7 +87,7 @@ wheel: $(VENV)/.wheel
 # emulator (qemu-user), their products are computed in it and compared.
 CXX_AARCH64 ?= aarch64-linux-gnu-g++
 ROOT_AARCH64 ?= /usr/aarch64-linux-gnu
-QEMU_AARCH64 ?= $(firstword $(shell command -v qemu-aarch64 qemu-aarch64-static))
+QEMU_AARCH64 ?= $(shell command -v qemu-aarch64 || command -v qemu-aarch64-static)
 ARM := build/wheel-aarch64
 wheel-aarch64: $(VENV)/.wheel
 	rm -rf $(ARM)
