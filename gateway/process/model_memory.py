@@ -56,8 +56,8 @@ def size_of_download(settings: Settings, config: ModelConfig, weights_bytes: int
 
 
 def require_memory(settings: Settings, weights_bytes: int) -> tuple[str, bool]:
-    """What weights, KV and the process take of this machine's memory, in words, and whether that fits: if not, less KV
-    memory would. Empty on a GPU, whose memory only the engine knows.
+    """The memory of weights, KV and the process, in words, and whether this machine has it: if not, less KV would fit.
+    The words are empty on a GPU, whose memory only the engine knows.
 
     Raises:
         OperatorError: the weights do not fit, whatever is left to KV.

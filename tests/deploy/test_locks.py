@@ -100,7 +100,9 @@ def test_what_every_build_of_torch_needs_is_locked() -> None:
 def test_an_installation_takes_the_locks_and_nothing_else() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     assert "LOCKED := --no-deps --require-hashes\n" in makefile
-    packages, itself, wheels, tests, torch = re.findall(r"^\t(?:\w+=\w+ )?\$\(PIP\) install (.*)", makefile, re.MULTILINE)
+    packages, itself, wheels, tests, torch = re.findall(
+        r"^\t(?:\w+=\w+ )?\$\(PIP\) install (.*)", makefile, re.MULTILINE
+    )
     assert packages.endswith(f"$(LOCKED) -r {RUNTIME} -r {BUILD}")
     assert {"--no-deps", "--no-build-isolation"} <= set(itself.split())
     assert wheels == f"$(LOCKED) -r {WHEEL}"
