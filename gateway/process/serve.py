@@ -54,9 +54,9 @@ def run(
     """Load the models, serve on `listener` until SIGTERM or SIGINT, drain for `shutdown_deadline_s`, and return.
 
     `termination` is installed. Its first signal starts the drain, from before the first connection on. With
-    `demo`, a tenant and a new key are created, and a banner with a first request is printed. With `free`, models without a
-    price cost nothing. `stated`: how the command line states models, by served name; those that are names and not there
-    are fetched.
+    `demo`, a tenant and a new key are created, and a banner with a first request is printed. With `free`, models
+    without a price cost nothing. `stated`: how the command line states models, by served name; those that are names and
+    not there are fetched.
 
     Raises:
         OperatorError: a model or the database does not match the settings, or the settings are unsafe.
