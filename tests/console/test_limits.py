@@ -63,7 +63,7 @@ async def test_limits_of_a_scope_are_stated_all_at_once_and_changed(console: Hou
     assert f'<option value="{key}">first ({key})</option>' in form, "picked, not typed"
     assert 'name="requests_per_minute" value="5"' in form
     await console.post(path, "state", kind="key", scope_id=key, concurrent="3")
-    assert rows(await console.page(path), "Limits that are set")[0] == f"key {key} Requests at once 3 Change"
+    assert rows(await console.page(path), "Limits that are set")[0] == f"key first ({key}) Requests at once 3 Change"
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ async def test_a_tenant_sees_its_own_limits_and_not_those_of_its_other_keys(cons
     page = await console.page("/limits", "acme")
     assert [row.split(" in ")[0] for row in rows(page, "Current use")] == [
         "the tenant Tokens a day (UTC) 1,000 0 0 1,000 –",
-        f"key first ({key}) Requests a minute 5 0 0 5 –",
+        f"key {key} Requests a minute 5 0 0 5 –",
     ]
     assert sorted(rows(page, "Limits that are set")) == [
-        f"key first ({key}) Requests a minute 5",
+        f"key {key} Requests a minute 5",
         "the tenant Tokens a day (UTC) 1,000",
     ]
     assert other not in page
