@@ -320,6 +320,10 @@ class Request:
     common with other choices are `shared`. While it `is_allocating`, it has part of its blocks, and `pledged_blocks`
     are kept for it. `hits` is what is known of its prefix in the cache while it waits.
 
+    For models with recurrent layers: `state` is the slot of its state while it runs, which stood for its first
+    `state_tokens` tokens when it was admitted. `state_saves`: the positions, in rows in flight, at which its state is
+    saved, and the slots.
+
     `waiting_since_ns` is when it arrived or, if that is later, was preempted or resumed last. `admissions` is how often
     it has begun to run: together with the request that names a stay in a slot, with the blocks of that time. It was
     paused `pauses` times, for `paused_ns` in all; `paused_since_ns` is when the pause that lasts began.
@@ -356,6 +360,9 @@ class Request:
     shared: "SharedPrompt | None" = None
     hits: "PrefixHits | None" = None
     slot: int | None = None
+    state: int | None = None
+    state_tokens: int = 0
+    state_saves: list[tuple[int, int]] = field(default_factory=list)
     cached_tokens: int = 0
     preemptions: int = 0
     admissions: int = 0

@@ -1,7 +1,7 @@
 """The blocks of KV memory: ids, reference counts, free lists, and the index of cached blocks."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from typing import cast
@@ -62,6 +62,8 @@ class BlockPool:
         """Blocks in the free lists, pledged ones included."""
         self._changes: deque[int] = deque(maxlen=REMEMBERED_CHANGES)
         self.changes_total = 0
+        self.on_drop: Callable[[bytes], None] | None = None
+        """Called with each hash that is no longer published."""
         self.reserve([0], num_blocks)
 
     def reserve(self, reserved_blocks: Sequence[int], tenant_blocks: int) -> None:
@@ -428,3 +430,5 @@ class BlockPool:
             self._hash_of[block] = None
             del self._block_of[block_hash]
             self._note_changes((block,))
+            if self.on_drop is not None:
+                self.on_drop(block_hash)

@@ -11,6 +11,7 @@ from engine.memory.block_pool import BlockPool, Survey
 from engine.memory.preemption_gain import PreemptionGain
 from engine.memory.prefix_hits import PrefixHits
 from engine.memory.request_hashes import extend_hashes
+from engine.memory.sequence_states import SequenceStates
 from engine.memory.shared_prompt import SharedPrompt
 from engine.request import Request, ServiceClass
 
@@ -84,8 +85,19 @@ class KVCacheManager:
     later step.
     """
 
-    def __init__(self, pool: BlockPool, *, prefix_cache: bool = True, blocks_a_step: int = BLOCKS_A_STEP) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        prefix_cache: bool = True,
+        blocks_a_step: int = BLOCKS_A_STEP,
+        states: SequenceStates | None = None,
+    ) -> None:
+        """`states`: of a model with recurrent layers."""
         self._pool = pool
+        self.states = states
+        if states is not None:
+            pool.on_drop = states.pool.evict
         self._prefix_cache = prefix_cache
         self._blocks_a_step = blocks_a_step
         self._allocation_budget = self._return_budget = blocks_a_step
@@ -100,6 +112,8 @@ class KVCacheManager:
         num_blocks = self._pool.num_blocks
         reserved = [int(service_class.reserved_fraction * num_blocks) for service_class in classes]
         self._pool.reserve(reserved, max(1, int(tenant_cache_fraction * num_blocks)))
+        if self.states is not None:
+            self.states.reserve(tenant_cache_fraction)
 
     @property
     def free_blocks(self) -> int:
@@ -139,6 +153,11 @@ class KVCacheManager:
         return self._returning_blocks
 
     @property
+    def saves_states(self) -> bool:
+        """Whether states are saved for reuse."""
+        return self._prefix_cache
+
+    @property
     def may_admit(self) -> bool:
         """Whether blocks may still be allocated to admitted requests in this step."""
         return self._allocation_budget > 0
@@ -157,13 +176,17 @@ class KVCacheManager:
         """The cached blocks of the longest prefix of the request's tokens. They are not pinned.
 
         The prefix excludes the last token, whose logits the next token is sampled from. A request that needs a result
-        for every position of its prompt has no hits.
+        for every position of its prompt has no hits. With recurrent states, a state is saved at the end of the prefix.
         """
-        if request.hits is None:
-            request.hits = PrefixHits()
+        hits = request.hits
+        if hits is None:
+            hits = request.hits = PrefixHits()
         if limit := self._max_hits(request):
-            request.hits.refresh(self._pool, request, limit)
-        return request.hits
+            if self.states is None:
+                hits.refresh(self._pool, request, limit)
+            else:
+                self._refresh_to_state(self.states, hits, request, limit)
+        return hits
 
     def match(self, request: Request) -> list[int]:
         """The blocks of `hits`."""
@@ -205,11 +228,13 @@ class KVCacheManager:
             request.block_table += self._pool.allocate(demand.num_new_blocks, rank, request.tenant, request.holder)
             self._allocation_budget -= len(request.block_table)
             self._begin(request, computed=len(hits.blocks) * BLOCK_TOKENS)
+            self._begin_state(request, len(hits.blocks))
             return
         request.pledged_blocks = demand.num_new_blocks + self._blocks_taken(rank, hits.survey)
         self._pool.pledge(request.pledged_blocks, rank)
         request.is_allocating = True
         self._begin(request, computed=0)
+        self._begin_state(request, len(hits.blocks))
 
     def allocate_more(self, request: Request) -> bool:
         """Allocate the next part of the blocks of a running request that `is_allocating`, up to the last part.
@@ -220,7 +245,12 @@ class KVCacheManager:
         table, rank, budget = request.block_table, request.rank, max(0, self._allocation_budget)
         cached: list[int] = []
         if request.computed == len(table) * BLOCK_TOKENS:  # otherwise it already has blocks behind its hits
-            cached = self._cached(request, len(table), budget)
+            count = budget
+            if self.states is not None:
+                count = min(budget, request.state_tokens // BLOCK_TOKENS - len(table))
+            cached = self._cached(request, len(table), count)
+            if self.states is not None and len(cached) < count:
+                return False  # its state stands for blocks that are gone
         num_new_blocks = min(blocks_for(len(request.tokens)) - len(table) - len(cached), budget - len(cached))
         taken = self._blocks_taken(rank, self._pool.survey(cached))
         if not self._raise_pledge(request, taken + num_new_blocks):
@@ -242,6 +272,7 @@ class KVCacheManager:
         shared; the block of that token is copied (copy on write). The caller has checked that there is no `shortage`.
         """
         prompt_tokens = child.prompt_tokens
+        assert self.states is None, "a state does not go back to the prompt: choices begin at saved states"
         assert not child.block_table, f"{child.id} is admitted twice"
         assert parent.computed >= prompt_tokens, f"{parent.id} has not computed the prompt of {child.id}"
         assert len(child.tokens) == prompt_tokens, f"{child.id} has tokens of its own already"
@@ -287,9 +318,14 @@ class KVCacheManager:
         extend_hashes(request, full)
         for index in range(first, full):
             self._pool.publish(request.block_table[index], request.block_hashes[index])
+        if request.state_saves and self.states is not None:
+            self.states.publish(request)
 
     def trim(self, request: Request) -> None:
-        """Release the blocks past the request's tokens, which were allocated for drafts that were rejected."""
+        """Release the blocks past the request's tokens, which were allocated for drafts that were rejected, and what was
+        kept for their states."""
+        if request.state_saves and self.states is not None:
+            self.states.trim(request)
         kept = blocks_for(len(request.tokens))
         self._pool.release(reversed(request.block_table[kept:]), request.rank, request.holder)
         del request.block_table[kept:]
@@ -303,6 +339,8 @@ class KVCacheManager:
             self._pool.forget(request.block_table)
         if request.is_allocating:
             self._end_allocation(request)
+        if self.states is not None:
+            self.states.end(request)
         shared, own = request.shared, request.block_table
         if shared is not None:
             own = own[len(shared.blocks) :]
@@ -338,6 +376,10 @@ class KVCacheManager:
         ranks = range(len(self._pool.reservation.reserved))
         pledged = [sum(request.pledged_blocks for request in requests if request.rank == rank) for rank in ranks]
         assert pledged == [self._pool.pledged_blocks(rank) for rank in ranks], "what is pledged is miscounted"
+        if self.states is not None:
+            self.states.check(requests)
+            cached = self._pool.match(list(self.states.pool.hashes))
+            assert len(cached) == len(self.states.pool.hashes), "a saved state outlives its block"
 
     def _check_table(self, request: Request) -> None:
         table, full = request.block_table, request.computed // BLOCK_TOKENS
@@ -367,6 +409,19 @@ class KVCacheManager:
         for holder, blocks in held.items():
             alone, counted = sum(holders[block] == [holder] for block in blocks), self._pool.alone.get(holder, 0)
             assert alone == counted, f"{alone} blocks are held alone, {counted} counted"
+
+    def _refresh_to_state(self, states: SequenceStates, hits: PrefixHits, request: Request, limit: int) -> None:
+        """Find the longest cached prefix that ends with a saved state."""
+        while True:
+            end = states.reusable_blocks(request, hits, limit)
+            hits.refresh(self._pool, request, end)
+            if len(hits.blocks) == end:
+                return
+            limit = len(hits.blocks)
+
+    def _begin_state(self, request: Request, blocks: int) -> None:
+        if self.states is not None:
+            self.states.begin(request, blocks * BLOCK_TOKENS)
 
     def _begin(self, request: Request, *, computed: int) -> None:
         request.computed = 0

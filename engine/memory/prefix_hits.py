@@ -21,13 +21,17 @@ class PrefixHits:
 
     blocks: list[int] = field(default_factory=list)
     survey: Survey = field(default_factory=Survey)
+    state_blocks: int = 0
+    """Of a model with recurrent states: leading blocks at whose end a state is saved, as of `states_seen`: the changes of
+    the saved states, and the limit on blocks."""
+    states_seen: tuple[int, int] | None = None
     _members: frozenset[int] | None = None
     _seen: int = -1
 
     def refresh(self, pool: BlockPool, request: Request, limit: int) -> None:
         """Find the cached blocks among the request's first `limit` blocks."""
         known = self._seen >= 0
-        if known and not self._has_changed(pool):
+        if known and len(self.blocks) <= limit and not self._has_changed(pool):
             more = _match(pool, request, len(self.blocks), limit)
             self._seen = pool.changes_total
             if not more:

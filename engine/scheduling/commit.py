@@ -11,7 +11,7 @@ from engine.request import Fault, FinishReason, Request, TokenDelta, TokenLogpro
 from engine.scheduling.fair_queue import INPUT_SERVICE, OUTPUT_SERVICE
 from engine.scheduling.in_flight import DropReason, InFlightStep
 from engine.scheduling.ledger import Ledger
-from engine.scheduling.plan import RowResult, ScheduledRow, StepResult
+from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
 from engine.scheduling.request_table import RequestTable
 from engine.scheduling.step_limits import StepSizeBackoff
 from engine.scheduling.stopping import Stop, stop_after_token
@@ -94,7 +94,9 @@ class Committer:
     def fail(self, step: InFlightStep, error: str, elapsed_ns: int) -> list[TokenDelta]:
         """Charge a failed step. All its requests end with `error`, and the KV that they computed is not reused."""
         self._ledger.charge(step, elapsed_ns)
-        return [self._fail(row.request, error) for row in step.plan.rows if row.request not in step.dropped]
+        failed = [self._fail(row.request, error) for row in step.plan.rows if row.request not in step.dropped]
+        self._preempt_uncopied(step.plan)
+        return failed
 
     def give_back(self, step: InFlightStep, error: str, elapsed_ns: int) -> list[TokenDelta]:
         """Undo a step for which the device had no memory. Its requests are rewound, and the next step is smaller.
@@ -110,12 +112,21 @@ class Committer:
             self._requests.rewind(row.request)
             if row.drafts:
                 self._cache.trim(row.request)
-            if not copied.isdisjoint(row.request.block_table):
+            # The step may have advanced a recurrent state, which cannot be rewound.
+            if self._cache.states is not None or not copied.isdisjoint(row.request.block_table):
                 self._requests.preempt(row.request, cause=row.request.rank)
+        self._preempt_uncopied(plan)
         self._backoff.lower(plan.total_tokens)
         if plan.total_tokens > len(live):
             return []
         return [self._fail(max(live, key=lambda row: row.start).request, error)]
+
+    def _preempt_uncopied(self, plan: StepPlan) -> None:
+        """Preempt the requests without a row in a failed step whose states it was to copy: those that get their blocks
+        in several steps."""
+        targets = set() if plan.states is None else {copy.target for copy in plan.states.copies}
+        for request in [request for request in self._requests.running if request.state in targets]:
+            self._requests.preempt(request, cause=request.rank)
 
     def _commit_row(
         self, row: ScheduledRow, outcome: RowResult, tally: _Tally, drop_reason: DropReason | None

@@ -6,6 +6,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from engine.memory.kv_cache import BlockCopy
+from engine.memory.sequence_states import StepStates
 from engine.request import Fault, Request, TokenLogprob
 
 __all__ = [
@@ -49,12 +50,13 @@ scheduled_row = partial(tuple.__new__, ScheduledRow)
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step of one model. `rows` are in scheduling order, with all their blocks allocated. `draft_tokens`: the
-    number of drafts in all rows."""
+    number of drafts in all rows. `states`: of a model with recurrent layers."""
 
     step: int
     rows: tuple[ScheduledRow, ...]
     copies: tuple[BlockCopy, ...] = ()
     draft_tokens: int = 0
+    states: StepStates | None = None
 
     @property
     def total_tokens(self) -> int:

@@ -120,7 +120,9 @@ class Planner:
             self.itl_limited_steps[limits.itl_rank] += 1
         self.steps_total += 1
         self.scheduled_tokens_total += sketch.budget_tokens - sketch.spare_tokens
-        return StepPlan(self.steps_total, tuple(sketch.rows), tuple(sketch.copies), draft_tokens)
+        states = self._cache.states
+        moves = None if states is None else states.plan(sketch.rows, save=self._cache.saves_states)
+        return StepPlan(self.steps_total, tuple(sketch.rows), tuple(sketch.copies), draft_tokens, moves)
 
     def _plan_running(self, sketch: _Sketch, rank: int) -> int:
         """Plan rows for the running requests of a class, in order: one token each, and more where more are pending.
@@ -239,7 +241,9 @@ class Planner:
 
     def _admit(self, sketch: _Sketch, request: Request) -> AdmissionRefusal | None:
         """Give a waiting request a slot and blocks. Its victims' classes admit no request in the same step."""
-        parent = request.fork_of if request.fork_of is not None and _can_fork(request.fork_of, request) else None
+        parent = request.fork_of
+        if parent is not None and (self._cache.states is not None or not _can_fork(parent, request)):
+            parent = None  # a recurrent state does not go back: the choice begins at the state saved in the prompt
         demand = self._cache.demand(request, parent)
         victims = self._admission.make_room(request, demand, self.steps_total, sketch.blocked)
         if isinstance(victims, AdmissionRefusal):

@@ -3,7 +3,8 @@
 `--seed 7` runs one seed with every check after each call; a failure is reduced and shown with the command that replays
 it. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead, until the first limit is reached;
 equal seeds give equal traces, on any number of `--jobs`. `--ahead` simulates asynchronous scheduling, `--speculate`
-drafts, and `--blocks-a-step 2` requests that are long relative to the KV blocks that a step allocates.
+drafts, `--states` a model with recurrent layers, and `--blocks-a-step 2` requests that are long relative to the KV
+blocks that a step allocates.
 """
 
 import sys
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             ahead=arguments.ahead,
             speculate=arguments.speculate,
             blocks_a_step=arguments.blocks_a_step,
+            states=arguments.states,
         )
         print(report)
         if report.failed_seed is None:
@@ -55,6 +57,7 @@ def _arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--ahead", action="store_const", const=1, default=0, help="plan a step ahead of the device")
     parser.add_argument("--speculate", action="store_true", help="with drafts, right and wrong ones")
+    parser.add_argument("--states", action="store_true", help="a model with recurrent layers")
     parser.add_argument(
         "--blocks-a-step", type=int, default=BLOCKS_A_STEP, help="maximum blocks allocated and returned per step"
     )
@@ -65,7 +68,11 @@ def _arguments(argv: Sequence[str] | None) -> Namespace:
 
 def _traffic(seed: int, arguments: Namespace) -> Traffic:
     return traffic_from_seed(
-        seed, ahead=arguments.ahead, speculate=arguments.speculate, blocks_a_step=arguments.blocks_a_step
+        seed,
+        ahead=arguments.ahead,
+        speculate=arguments.speculate,
+        blocks_a_step=arguments.blocks_a_step,
+        states=arguments.states,
     )
 
 

@@ -90,13 +90,16 @@ def run_campaign(
     ahead: int = 0,
     speculate: bool = False,
     blocks_a_step: int = BLOCKS_A_STEP,
+    states: bool = False,
 ) -> CampaignReport:
     """Run seeds in order until a limit is reached or one fails. Only whole seeds count.
 
     Seeds after the one that fails or reaches the limit do not count, even if another process has run them already.
     """
     started_s = time.monotonic()
-    make = partial(traffic_from_seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step)
+    make = partial(
+        traffic_from_seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step, states=states
+    )
     outcomes = _in_turn(first_seed, limits, make) if jobs == 1 else _in_parallel(first_seed, limits, jobs, make)
     faults: Counter[str] = Counter()
     patterns: Counter[str] = Counter()

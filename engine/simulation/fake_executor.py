@@ -1,7 +1,7 @@
 """An executor without a model, which detects that a request reads KV that is not its own."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.config import BLOCK_TOKENS
@@ -88,6 +88,9 @@ class FakeExecutor:
     stale, overwritten or another request's raises an AssertionError at the step that reads it. Slots are checked too:
     no two requests of a step share one.
 
+    With `num_states` it is a model with recurrent layers: a state slot holds the digest of the prefix that its state
+    stands for. A row that does not begin its sequence must find the digest of its own prefix there.
+
     With `async_depth=1` a row may end one past its request's tokens, as on a device. That token is the last one sampled
     in the row's slot, and has to be this request's token for that position.
 
@@ -105,12 +108,14 @@ class FakeExecutor:
         vocab_size: int = 1000,
         *,
         async_depth: int = 0,
+        num_states: int = 0,
         is_poisoned: Callable[[ScheduledRow], bool] | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.async_depth = async_depth
         self.takes_drafts = True
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
+        self._states = [_UNWRITTEN] * num_states
         self._is_poisoned = is_poisoned or (lambda row: False)
         self._digests: dict[str, _Digests] = {}
         self._drawn: dict[int, _Drawn] = {}
@@ -145,7 +150,9 @@ class FakeExecutor:
         assert None not in slots, "a row has no slot"
         assert len(set(slots)) == len(slots), "two rows have one slot"
         spoiled = self._spoiled()
+        self._copy_states(plan)
         unsound = {row.request.id for row in plan.rows if row.start > spoiled.get(_run_of(row), row.start)}
+        unsound |= {row.request.id for row in plan.rows if self._launched and self._reads_poison(row)}
         sound = [row for row in plan.rows if row.request.id not in unsound]
         # All rows write before any reads, as in the kernels of one layer, so that a wrong write is detected.
         self._digests = {row.request.id: self._digests_of(row) for row in sound}
@@ -159,6 +166,8 @@ class FakeExecutor:
             self._outcome(row, digests[row.request.id]) if row.request.id in digests else _rubbish(row)
             for row in plan.rows
         ]
+        if self._states:
+            self._advance_states(plan, digests, outcomes)
         self._keep_drawn(plan, outcomes)
         spoils = {_run_of(row): row.start for row in plan.rows if row.request.id in unsound or self._spoils(row)}
         failure = DeviceFailure("the simulated device failed") if self._fails else None
@@ -170,6 +179,8 @@ class FakeExecutor:
     def _give_up(self, plan: StepPlan) -> LaunchedStep:
         for row in plan.rows:
             self._spoil(row)
+        if self._states:
+            self._advance_states(plan, {}, [])
         error = OutOfDeviceMemory(f"no room for {plan.total_tokens} tokens")
         if not self._shortage.at_result:
             raise error
@@ -243,6 +254,37 @@ class FakeExecutor:
                 f"{row.request.id} reads KV that is not its own in block {block}, entry {index} of its table"
             )
 
+    def _copy_states(self, plan: StepPlan) -> None:
+        for source, target in plan.states.copies if plan.states is not None else ():
+            assert self._states[source] != _UNWRITTEN, f"state slot {source} is copied and was never written"
+            self._states[target] = _POISON if self._fails else self._states[source]
+
+    def _reads_poison(self, row: ScheduledRow) -> bool:
+        return bool(self._states) and row.start > 0 and self._states[_state_of(row)] == _POISON
+
+    def _advance_states(self, plan: StepPlan, digests: Mapping[str, list[int]], outcomes: Sequence[RowResult]) -> None:
+        """Advance the state of each row with `digests`, and save those that are to be saved. All others are garbage."""
+        assert plan.states is not None, "a model with states needs them planned"
+        slots = [_state_of(row) for row in plan.rows]
+        assert len(set(slots)) == len(slots), "two rows have one state"
+        reached: dict[str, int] = {}
+        for row, outcome in zip(plan.rows, outcomes, strict=False):
+            of_row = digests.get(row.request.id)
+            if of_row is None or self._spoils(row):
+                continue
+            before = self._states[_state_of(row)]
+            assert not row.start or before == of_row[row.start - 1], (
+                f"{row.request.id} reads a state that is not its own in slot {row.request.state}"
+            )
+            reached[row.request.id] = row.start + row.tokens - len(row.drafts) + outcome.accepted
+        for row in plan.rows:
+            end = reached.get(row.request.id)
+            self._states[_state_of(row)] = _POISON if end is None else digests[row.request.id][end - 1]
+        for request, position, slot in plan.states.saves:
+            assert slot not in slots, "a state is saved over that of a row"
+            saved = position <= reached.get(request.id, 0)
+            self._states[slot] = digests[request.id][position - 1] if saved else _POISON
+
     def _outcome(self, row: ScheduledRow, digests: list[int]) -> RowResult:
         request, end = row.request, row.start + row.tokens
         if self._is_poisoned(row):
@@ -268,6 +310,11 @@ class FakeExecutor:
             if outcome.token is not None:
                 position = row.start + row.tokens - len(row.drafts) + outcome.accepted
                 self._drawn[row.request.slot or 0] = _Drawn(row.request, position, outcome.token)
+
+
+def _state_of(row: ScheduledRow) -> int:
+    assert row.request.state is not None, f"{row.request.id} has no state"
+    return row.request.state
 
 
 def _run_of(row: ScheduledRow) -> _Run:

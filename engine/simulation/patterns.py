@@ -15,12 +15,17 @@ _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 
 
 def traffic_from_seed(
-    seed: int, *, ahead: int = 0, speculate: bool = False, blocks_a_step: int = BLOCKS_A_STEP
+    seed: int,
+    *,
+    ahead: int = 0,
+    speculate: bool = False,
+    blocks_a_step: int = BLOCKS_A_STEP,
+    states: bool = False,
 ) -> Traffic:
     """Two seeds in three mix everything; the others are one of the patterns. In one of four some clients stop reading.
 
     `ahead`: with an asynchronous device, whose memory can run short. `speculate`: with drafts. `blocks_a_step`: the
-    blocks that a step allocates and returns.
+    blocks that a step allocates and returns. `states`: of a model with recurrent layers, with few slots or many.
     """
     rng = Random(seed)
     traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
@@ -29,6 +34,9 @@ def traffic_from_seed(
         traffic = traffic.with_faults(draw_shortages(rng, traffic.faults[-1].at_ns))
     if seed % 4 == 1:
         traffic = traffic.with_faults(draw_pauses(rng, traffic.arrivals[-1].at_ns + 60 * TICK_NS))
+    if states:
+        slots = traffic.config.max_running + rng.choice((0, 1, 2, 5, 20))
+        traffic = replace(traffic, states=slots, state_interval_blocks=rng.choice((1, 2, 3)))
     return traffic
 
 

@@ -6,8 +6,9 @@ from hashlib import sha256
 from random import Random
 
 from engine.errors import OutOfDeviceMemory, UnservableRequest
-from engine.memory import KVCacheManager
+from engine.memory import KVCacheManager, SequenceStates, StatePool
 from engine.memory.kv_cache import BLOCKS_A_STEP
+from engine.memory.state_pool import StateUse
 from engine.request import Phase, Request
 from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepWork, row_work, total
@@ -33,7 +34,12 @@ a few steps later; a replay checks after each call and finds the step."""
 
 
 def simulate(
-    seed: int, *, ahead: int = 0, speculate: bool = False, blocks_a_step: int = BLOCKS_A_STEP
+    seed: int,
+    *,
+    ahead: int = 0,
+    speculate: bool = False,
+    blocks_a_step: int = BLOCKS_A_STEP,
+    states: bool = False,
 ) -> SimulationReport:
     """Run the seed's traffic: faults while requests arrive, then none until the last one is done.
 
@@ -41,7 +47,9 @@ def simulate(
         SimulationFailure: an invariant was violated, a token stream differs from the expected one, or something is left
             when all requests are done.
     """
-    return simulate_traffic(traffic_from_seed(seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step))
+    return simulate_traffic(
+        traffic_from_seed(seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step, states=states)
+    )
 
 
 def simulate_traffic(traffic: Traffic, *, check_every: int = FULL_CHECK_EVERY) -> SimulationReport:
@@ -91,14 +99,27 @@ class _Simulation:
         self._traffic = traffic
         self._check_every = check_every
         self._pool = AuditedPool(traffic.num_blocks)
-        cache = KVCacheManager(self._pool, prefix_cache=traffic.prefix_cache, blocks_a_step=traffic.blocks_a_step)
+        self._states: SequenceStates | None = None
+        if traffic.states:
+            states = StatePool(traffic.states, traffic.config.max_running)
+            self._states = SequenceStates(states, traffic.state_interval_blocks)
+        cache = KVCacheManager(
+            self._pool,
+            prefix_cache=traffic.prefix_cache,
+            blocks_a_step=traffic.blocks_a_step,
+            states=self._states,
+        )
         self._scheduler = Scheduler(
             traffic.config, cache, traffic.max_model_len, longest_step_ns=traffic.longest_step_ns
         )
         self._scheduler.async_depth = traffic.ahead
         self._poisoned_at = {arrival.id: arrival.poisoned_at for arrival in traffic.arrivals}
         self._executor = FakeExecutor(
-            traffic.num_blocks, VOCAB_SIZE, async_depth=traffic.ahead, is_poisoned=self._is_poisoned
+            traffic.num_blocks,
+            VOCAB_SIZE,
+            async_depth=traffic.ahead,
+            num_states=traffic.states,
+            is_poisoned=self._is_poisoned,
         )
         self._launched: deque[_Launched] = deque()
         self._device = Device(traffic.seed, traffic.device_speed, traffic.token_factor)
@@ -325,6 +346,7 @@ class _Simulation:
             assert self._scheduler.abort(victim.id, self._now_ns)
             assert not self._scheduler.abort(victim.id)
             assert not victim.block_table, "an aborted request keeps blocks"
+            assert victim.state is None, "an aborted request keeps its state"
             self._aborted[victim.id] = self._transcripts.pop(victim.id)
         elif fault.kind is FaultKind.PAUSE:
             self._pause(victim, fault.ns, when)
@@ -379,6 +401,9 @@ class _Simulation:
         stats = self._scheduler.stats()
         assert stats.wasted_rows_total == self._in_flight_auditor.wasted_rows, "wasted rows are miscounted"
         assert stats.free_blocks == stats.num_blocks, "blocks are lost"
+        if self._states is not None:
+            kept = self._states.pool.count(StateUse.FREE) + self._states.pool.count(StateUse.SNAPSHOT)
+            assert kept == self._states.pool.num_slots, "state slots are lost"
         if self._draft_auditor is not None:
             self._draft_auditor.check_usage(self._requests)
         assert stats.running == stats.waiting == stats.paused == 0, "requests are lost"

@@ -82,7 +82,8 @@ class Traffic:
     `device_speed`: step times relative to the reference device. `token_factor`: the same for the cost of a token.
     `longest_step_ns`: the scheduler's. `ahead`: the executor's `async_depth`. `speculate`: with drafts, right and wrong
     ones. `blocks_a_step`: blocks allocated and returned per step; few make short requests behave like long ones, which
-    are allocated and returned in parts. `reduced_to`: the indices of the arrivals and faults that `only` kept.
+    are allocated and returned in parts. `states`: state slots of a model with recurrent layers, 0 for one without;
+    `state_interval_blocks`: blocks between the states that are saved. `reduced_to`: the indices of the arrivals and faults that `only` kept.
     """
 
     seed: int
@@ -97,6 +98,8 @@ class Traffic:
     ahead: int = 0
     speculate: bool = False
     blocks_a_step: int = BLOCKS_A_STEP
+    states: int = 0
+    state_interval_blocks: int = 1
     token_factor: float = 1.0
     longest_step_ns: int = LONGEST_STEP_NS
     reduced_to: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -105,7 +108,7 @@ class Traffic:
     def command(self) -> str:
         """The command that replays it."""
         command = f"python -m engine.simulation --seed {self.seed}"
-        command += " --ahead" * bool(self.ahead) + " --speculate" * self.speculate
+        command += " --ahead" * bool(self.ahead) + " --speculate" * self.speculate + " --states" * bool(self.states)
         if self.blocks_a_step != BLOCKS_A_STEP:
             command += f" --blocks-a-step {self.blocks_a_step}"
         if self.reduced_to is None:
