@@ -56,7 +56,7 @@ class WeightlessModel:
 
     def __init__(self, ops: HostOps, step_s: float, most_rows: int) -> None:
         self.ops, self._step_s = ops, step_s
-        self.config = SimpleNamespace(vocab_size=VOCAB, hidden_size=HIDDEN, windows=(None,))
+        self.config = SimpleNamespace(experts=None, vocab_size=VOCAB, hidden_size=HIDDEN, windows=(None,))
         self._logits = np.random.default_rng(0).standard_normal((most_rows, VOCAB), FLOAT32)
         self._inside = _Moment(0.0, 0.0)
         self.launches: list[_Moment] = []

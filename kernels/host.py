@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from kernels.arrays import Array, Dtype, Flags, Floats, Ints, Words
+from kernels.delta import StateRows
 
 A = TypeVar("A")
 
@@ -24,6 +25,8 @@ class StepRows:
         token counts are neighbours, ordered by context.
     context_lens: int64 [R], tokens of each row's context including this step's, which are its last.
 
+    states: of a model with recurrent layers.
+
     Blocks that belong to no row may hold anything. If the model `reads_past_context`, slots past a row's context, in
     its last block, must hold finite numbers.
     """
@@ -31,6 +34,7 @@ class StepRows:
     block_tables: Ints
     query_lens: Ints
     context_lens: Ints
+    states: StateRows | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,10 @@ class HostOps(Protocol):
 
     def pack_rows(self, rows: Array) -> HostProduct:
         """A product with some rows [F, H] of a head, in the compute dtype."""
+        ...
+
+    def allocate_states(self, num_slots: int, num_layers: int, words: int) -> Floats:
+        """float32 [slots, layers, words] of recurrent states."""
         ...
 
     def clear_blocks(self, kv: Array, block_ids: Ints) -> None: ...

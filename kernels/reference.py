@@ -433,6 +433,9 @@ class ReferenceOps:
     def vector(self, numbers: Array) -> Tensor:
         return tensor_of(numbers).to(self.device, self.dtype, copy=True)
 
+    def wide_vector(self, numbers: Array) -> Tensor:
+        return tensor_of(numbers).to(self.device, torch.float32, copy=True)
+
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
         assert all(part.format == DENSE for part in parts), f"not all of {[part.format for part in parts]} are taken"
         rows = torch.cat([tensor_of(part.rows) for part in parts])

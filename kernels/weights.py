@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from kernels.arrays import Array, Floats
+from kernels.delta import DeltaShape
 
 V = TypeVar("V")
 L = TypeVar("L")
@@ -122,10 +123,34 @@ class ExpertWeights(Generic[L]):
 
 
 @dataclass(frozen=True)
+class DeltaVectors(Generic[V]):
+    """Vectors of a gated delta net, in float32; see `kernels.delta`.
+
+    convolution: [W, C]. decay_rate: [Hv], -exp(A). step_bias: [Hv], added to the decay's gate. norm: [Dv].
+    """
+
+    convolution: V
+    decay_rate: V
+    step_bias: V
+    norm: V
+
+
+@dataclass(frozen=True)
+class DeltaWeights(Generic[V, L]):
+    """A gated delta net in place of attention. `gates`: beta and decay [T, 2 Hv]. `shape`: its sizes. The layer's `qkv`
+    is its queries, keys, values and output gates [T, C + Hv Dv], and `output` its output projection."""
+
+    shape: DeltaShape
+    gates: L
+    vectors: DeltaVectors[V]
+
+
+@dataclass(frozen=True)
 class LayerWeights(Generic[V, L]):
     """One layer. `qkv`: q, k and v concatenated, or what makes them. `attention_norm` and `mlp_norm` are of the inputs
     of attention and MLP, the output norms of what these add to the residual stream; None: no norm. `sinks`: float32
-    [Hq], as in `kernels.reference.attend`."""
+    [Hq], as in `kernels.reference.attend`. `attention_gate`: [T, Hq D], whose sigmoid multiplies what attention
+    returns. `delta`: the gated delta net in place of attention."""
 
     attention_norm: V | None
     qkv: L | LatentWeights[V, L]
@@ -136,6 +161,8 @@ class LayerWeights(Generic[V, L]):
     attention_output_norm: V | None = None
     mlp_output_norm: V | None = None
     sinks: Floats | None = None
+    attention_gate: L | None = None
+    delta: DeltaWeights[V, L] | None = None
 
 
 @dataclass(frozen=True)
@@ -185,6 +212,10 @@ class Packer(Protocol[V_co, L_co, E]):
 
     def vector(self, numbers: Array) -> V_co:
         """A norm's weight [n] in the compute dtype."""
+        ...
+
+    def wide_vector(self, numbers: Array) -> V_co:
+        """Numbers of any shape in float32."""
         ...
 
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> L_co:

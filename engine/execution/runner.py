@@ -13,6 +13,7 @@ from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.pooling import HostSums, Pooler, embedding_bytes
 from engine.execution.sampler import Draw, Sampler, accepted_drafts, token_logprobs
 from engine.execution.slots import SlotTable
+from engine.execution.states import StepStateRows
 from engine.models.host_model import HostModel
 from engine.request import Fault, TokenLogprob
 from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
@@ -43,10 +44,14 @@ class _Drawn(NamedTuple):
 class ModelRunner:
     """A model, its KV memory and a slot for each running request."""
 
-    def __init__(self, model: HostModel, *, num_blocks: int, num_slots: int, max_model_len: int) -> None:
+    def __init__(
+        self, model: HostModel, *, num_blocks: int, num_slots: int, max_model_len: int, num_states: int = 0
+    ) -> None:
+        """`num_states`: state slots of a model with recurrent layers."""
         self._model = model
         self._ops = model.ops
         self._kv = model.allocate_kv(num_blocks)
+        self._states = StepStateRows(model.allocate_states(num_states)) if num_states else None
         self._slots = SlotTable(num_slots, max_model_len, model.config.vocab_size)
         self._placer = RowPlacer(self._slots, model.config.windows[-1])
         self._sampler = Sampler(model.ops, self._slots, model.config.vocab_size)
@@ -73,9 +78,13 @@ class ModelRunner:
         """Compute the plan's rows and sample the tokens of those that sample."""
         inputs = self._placer.place(plan)
         self._prepare_blocks(plan.copies, inputs)
-        hidden = self._model.forward(inputs.token_ids, inputs.rows, self._kv, inputs.wanted)
         rows = plan.rows if inputs.order is None else [plan.rows[place] for place in inputs.order]
+        step_rows = inputs.rows if self._states is None else self._states.begin(plan, rows, inputs.rows)
+        hidden = self._model.forward(inputs.token_ids, step_rows, self._kv, inputs.wanted)
         results = self._results(rows, inputs, hidden)
+        if plan.draft_tokens and self._states is not None:
+            accepted = [result.accepted for row, result in zip(rows, results, strict=True) if row.drafts]
+            self._model.settle_drafts(step_rows, int_array(accepted))
         if self._hidden_states is not None:
             self._keep_hidden(self._hidden_states, rows, inputs.ends, results, hidden)
         return FinishedStep(StepResult(tuple(_in_plan_order(results, inputs.order))))

@@ -1,7 +1,7 @@
 """KV memory: block tables of 16-token blocks, and the prefix cache. No torch.
 
 `BlockPool` owns the blocks and knows no requests. `KVCacheManager` applies it to requests. `hashing` computes the hash
-of a block's content. Models with recurrent layers have state slots beside the blocks: `StatePool` owns them,
+of a block's content. Models with recurrent layers have state slots, too: `StatePool` owns them,
 `SequenceStates` applies it to requests.
 """
 

@@ -322,8 +322,8 @@ class KVCacheManager:
             self.states.publish(request)
 
     def trim(self, request: Request) -> None:
-        """Release the blocks past the request's tokens, which were allocated for drafts that were rejected, and what was
-        kept for their states."""
+        """Release the blocks past the request's tokens, which were allocated for drafts that were rejected, and what
+        was kept for their states."""
         if request.state_saves and self.states is not None:
             self.states.trim(request)
         kept = blocks_for(len(request.tokens))

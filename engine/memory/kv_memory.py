@@ -11,6 +11,11 @@ MAX_HOST_BYTES = 4 * 2**30
 DEVICE_SHARE = 0.92
 """Fraction of a GPU's memory for the engine. The rest is for the driver, compiled kernels and graphs."""
 
+STATE_SHARE = 0.5
+"""Fraction of the KV memory that recurrent states may take."""
+SAVED_STATES = 2
+"""States saved for each sequence that may run: of its prompt, and one later."""
+
 _GIB = 2**30
 
 
@@ -69,23 +74,70 @@ def chosen_budget(kv_bytes: int, limit: KVBudget | None = None) -> KVBudget:
 
 
 @dataclass(frozen=True, slots=True)
+class StateSlots:
+    """The recurrent states of a model: `num_slots` of `slot_bytes`, of which `max_running` sequences may run."""
+
+    num_slots: int
+    max_running: int
+    slot_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        return self.num_slots * self.slot_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class KVPool:
-    """A model's KV memory in blocks. `block_bytes` and `spare_bytes` include the draft model's memory."""
+    """A model's KV memory in blocks. `block_bytes` and `spare_bytes` include the draft model's memory. `states`: of a
+    model with recurrent layers, whose memory is part of the same budget."""
 
     num_blocks: int
     block_bytes: int
     budget: KVBudget
     spare_bytes: int = 0
+    states: StateSlots | None = None
 
     def __str__(self) -> str:
-        held = _gib(self.num_blocks * self.block_bytes + self.spare_bytes)
-        return f"{self.num_blocks * BLOCK_TOKENS} tokens in {held} ({self.budget.reason})"
+        held = self.num_blocks * self.block_bytes + self.spare_bytes
+        if self.states is None:
+            return f"{self.num_blocks * BLOCK_TOKENS} tokens in {_gib(held)} ({self.budget.reason})"
+        return (
+            f"{self.num_blocks * BLOCK_TOKENS} tokens and {self.states.num_slots} states, for "
+            f"{self.states.max_running} sequences at once, in {_gib(held + self.states.bytes)} ({self.budget.reason})"
+        )
 
 
-def size_pool(budget: KVBudget, block_bytes: int, *, slots: int, window: int, draft_block_bytes: int = 0) -> KVPool:
+def size_states(budget: KVBudget, slot_bytes: int, *, max_running: int, saves: bool) -> StateSlots:
+    """The state slots of a model with recurrent layers: one for each of `max_running` sequences and, with `saves`,
+    others to save states in. Where their share of the budget is too small, fewer sequences run at once.
+
+    Raises:
+        InsufficientMemory: there is no room for one sequence.
+    """
+    room = int(budget.kv_bytes * STATE_SHARE) // slot_bytes
+    wanted = max_running * (1 + SAVED_STATES if saves else 1)
+    running = min(max_running, max(1, room // 2) if saves else room)
+    if room < (2 if saves else 1):
+        raise InsufficientMemory(
+            f"{budget.kv_bytes} bytes of KV memory ({budget.reason}): the half for recurrent states holds {room} "
+            f"of {slot_bytes} bytes; one sequence needs {2 if saves else 1}"
+        )
+    return StateSlots(min(wanted, room), running, slot_bytes)
+
+
+def size_pool(
+    budget: KVBudget,
+    block_bytes: int,
+    *,
+    slots: int,
+    window: int,
+    draft_block_bytes: int = 0,
+    states: StateSlots | None = None,
+) -> KVPool:
     """The blocks that a budget holds, at most a full window of `window` tokens for each of `slots` slots.
 
-    A draft model has as many blocks of `draft_block_bytes`, and a spare one for each slot.
+    A draft model has as many blocks of `draft_block_bytes`, and a spare one for each slot. `states` are taken from the
+    same budget.
 
     Raises:
         InsufficientMemory: less than two blocks.
@@ -93,14 +145,16 @@ def size_pool(budget: KVBudget, block_bytes: int, *, slots: int, window: int, dr
     useful = slots * -(-window // BLOCK_TOKENS)
     block_bytes += draft_block_bytes
     spare_bytes = slots * draft_block_bytes
-    num_blocks = min(max(0, budget.kv_bytes - spare_bytes) // block_bytes, useful)
+    taken_bytes = spare_bytes + (0 if states is None else states.bytes)
+    num_blocks = min(max(0, budget.kv_bytes - taken_bytes) // block_bytes, useful)
     if num_blocks < 2:
         drafting = f" and {spare_bytes} for drafts" if spare_bytes else ""
+        drafting += f" and {states.bytes} for {states.num_slots} states" if states is not None else ""
         raise InsufficientMemory(
             f"{budget.kv_bytes} bytes of KV memory ({budget.reason}) hold {num_blocks} blocks of {block_bytes} bytes "
             f"({BLOCK_TOKENS} tokens each){drafting}; at least 2 are needed"
         )
-    return KVPool(num_blocks, block_bytes, budget, spare_bytes)
+    return KVPool(num_blocks, block_bytes, budget, spare_bytes, states)
 
 
 def _gib(count: int) -> str:

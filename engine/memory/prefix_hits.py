@@ -22,8 +22,8 @@ class PrefixHits:
     blocks: list[int] = field(default_factory=list)
     survey: Survey = field(default_factory=Survey)
     state_blocks: int = 0
-    """Of a model with recurrent states: leading blocks at whose end a state is saved, as of `states_seen`: the changes of
-    the saved states, and the limit on blocks."""
+    """Of a model with recurrent states: leading blocks at whose end a state is saved, as of `states_seen`: the changes
+    of the saved states, and the limit on blocks."""
     states_seen: tuple[int, int] | None = None
     _members: frozenset[int] | None = None
     _seen: int = -1

@@ -11,8 +11,8 @@ from engine.memory.state_pool import StatePool, StateUse
 from engine.request import Request
 
 STATE_INTERVAL_BLOCKS = 32
-"""Blocks between the states that are saved of a sequence: 512 tokens. The state of a layer of 32 heads is as large as the
-KV of 512 tokens of a layer with 8 KV heads, so states and KV of a long prompt take about as much memory."""
+"""Blocks between the states that are saved of a sequence: 512 tokens. The state of a layer of 32 heads is as large as
+the KV of 512 tokens of a layer with 8 KV heads, so states and KV of a long prompt take about as much memory."""
 
 
 class StateCopy(NamedTuple):
@@ -35,7 +35,7 @@ class StateSave(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StepStates:
-    """What a step does with states beyond its rows: a row advances the state in its request's slot `state` from its
+    """Moves of states in a step. In addition, a row advances the state in its request's slot `state` from its
     `start`, which is zero at position 0, by its tokens; of drafts, by the accepted ones."""
 
     copies: tuple[StateCopy, ...] = ()
@@ -59,15 +59,15 @@ class SequenceStates:
     """Keeps the `state`, `state_tokens` and `state_saves` of requests; nothing else writes them.
 
     A recurrent state stands for all tokens up to a position and cannot be cut, so a prefix is reused where both its
-    blocks are cached and a state was saved at its end. States are saved at each `interval_blocks`-th block border that a
-    row passes, and at the last border before the end of the prompt, so that the same prompt, and other choices of its
+    blocks are cached and a state was saved at its end. States are saved at each `interval_blocks`-th block border that
+    a row passes, and at the last border before the end of the prompt, so that the same prompt, and other choices of its
     call, compute less than a block again.
 
     A running request has one slot. A preempted one has none: it resumes from its last saved state. Saved states are
     published when the step that passed them completes, and evicted with the blocks of the same hash.
 
-    Slots follow the executor's order: a slot that is freed may be taken at once, as the step that uses it next runs after
-    all steps that were launched before.
+    Slots follow the executor's order: a slot that is freed may be taken at once, as the step that uses it next runs
+    after all steps that were launched before.
     """
 
     def __init__(self, pool: StatePool, interval_blocks: int = STATE_INTERVAL_BLOCKS) -> None:
@@ -123,7 +123,7 @@ class SequenceStates:
         saves = list[StateSave]()
         for row in rows if save else ():
             request, start, end = row.request, row.start, row.start + row.tokens
-            for position in self._borders(request, start, end):
+            for position in self._borders(request, start, end):  # the longest prefix first, where slots are short
                 if not self._is_saved(request, position):
                     slot = self._pool.take_pending(request.tenant)
                     if slot is not None:
@@ -133,7 +133,7 @@ class SequenceStates:
 
     def publish(self, request: Request) -> None:
         """Publish the saved states up to `computed`. The blocks up to there have just been published."""
-        for position, slot in _split(request, reached=True):
+        for position, slot in sorted(_split(request, reached=True)):  # the longest prefix is evicted last
             self._pool.publish(slot, request.block_hashes[position // BLOCK_TOKENS - 1], request.tenant)
 
     def trim(self, request: Request) -> None:
@@ -147,13 +147,17 @@ class SequenceStates:
         running, pending = list[int](), list[int]()
         for request in requests:
             holds_blocks = bool(request.block_table) or request.is_allocating
-            assert holds_blocks == (request.state is not None), f"{request.id} has blocks without a state, or a state alone"
+            assert holds_blocks == (request.state is not None), (
+                f"{request.id} has blocks without a state, or a state alone"
+            )
             if request.state is not None:
                 running.append(request.state)
             for position, slot in request.state_saves:
                 assert request.state is not None, f"{request.id} saves a state and has none"
                 assert position % BLOCK_TOKENS == 0, f"{request.id} saves a state within a block"
-                assert request.computed < position <= request.scheduled, f"{request.id} saves a state of no row in flight"
+                assert request.computed < position <= request.scheduled, (
+                    f"{request.id} saves a state of no row in flight"
+                )
                 pending.append(slot)
         for slots, use in ((running, StateUse.RUNNING), (pending, StateUse.PENDING)):
             assert len(set(slots)) == len(slots), f"a state slot is {use.name} twice"
@@ -161,14 +165,15 @@ class SequenceStates:
             assert all(self._pool.use_of(slot) is use for slot in slots), f"a state slot is not {use.name}"
 
     def _borders(self, request: Request, start: int, end: int) -> Iterator[int]:
-        """The positions in (start, end] at which states are saved."""
+        """The positions in (start, end] at which states are saved, the last one first."""
         prompt_end = (request.prompt_tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS
         if start < prompt_end <= end and prompt_end % self._interval:
             yield prompt_end
-        yield from range(start - start % self._interval + self._interval, end + 1, self._interval)
+        yield from range(end - end % self._interval, start, -self._interval)
 
     def _is_saved(self, request: Request, position: int) -> bool:
-        """Whether a state of the same prefix is saved, as far as it is known: drafts and tokens in flight have no hash."""
+        """Whether a state of the same prefix is saved, as far as it is known: drafts and tokens in flight have no
+        hash."""
         if position > len(request.tokens):
             return False
         extend_hashes(request, position // BLOCK_TOKENS)

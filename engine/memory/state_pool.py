@@ -6,10 +6,10 @@ from enum import Enum, auto
 
 
 class StateUse(Enum):
-    """What a slot is used for.
+    """The use of a slot.
 
-    `FREE`: nothing. `RUNNING`: the state of one running sequence, which each of its rows advances. `PENDING`: a row that
-    is planned or in flight saves a state there. `SNAPSHOT`: a saved state, found by hash.
+    `FREE`: nothing. `RUNNING`: the state of one running sequence, which each of its rows advances. `PENDING`: a row
+    that is planned or in flight saves a state there. `SNAPSHOT`: a saved state, found by hash.
     """
 
     FREE = auto()
@@ -21,8 +21,8 @@ class StateUse(Enum):
 class StatePool:
     """`num_slots` slots, each for the recurrent state of one sequence at one position. Knows no requests.
 
-    At most `max_running` slots are running ones, and those can always be taken: what is free or a snapshot is never less
-    than what running sequences may still take. All others hold snapshots, as long as they are not evicted.
+    At most `max_running` slots are running ones, and those can always be taken: what is free or a snapshot is never
+    less than what running sequences may still take. All others hold snapshots, as long as they are not evicted.
 
     A snapshot is published under the hash of the last block of its prefix. That hash covers the whole prefix and the
     tenant's salt (see `hashing`), so snapshots are as separate as cached blocks. A snapshot is copied to a running slot
@@ -40,7 +40,7 @@ class StatePool:
         self.changes_total = 0
         """Snapshots published and evicted so far."""
         self._use = [StateUse.FREE] * num_slots
-        self._counts = {use: 0 for use in StateUse} | {StateUse.FREE: num_slots}
+        self._counts = dict.fromkeys(StateUse, 0) | {StateUse.FREE: num_slots}
         self._free = list(range(num_slots - 1, -1, -1))
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()
         """Snapshots by hash, least recently used first."""
@@ -69,8 +69,8 @@ class StatePool:
         self._of_tenant[self._tenant_of[block_hash]].move_to_end(block_hash)
 
     def take_running(self) -> int:
-        """A slot for a sequence that begins to run. Its content is arbitrary; that of the snapshot used last, if no other
-        slot was left."""
+        """A slot for a sequence that begins to run. Its content is arbitrary; that of the snapshot used last, if no
+        other slot was left."""
         assert self.count(StateUse.RUNNING) < self.max_running, "more sequences run than have states"
         if not self._free:
             self.evict(next(iter(self._slot_of)))
@@ -116,8 +116,8 @@ class StatePool:
         self.changes_total += 1
 
     def check(self) -> None:
-        """Assert that every slot has one use, that all counts and indices are right, and that running sequences can have
-        their slots."""
+        """Assert that every slot has one use, that all counts and indices are right, and that running sequences can
+        have their slots."""
         for use in StateUse:
             assert self._use.count(use) == self._counts[use], f"slots {use.name} are miscounted"
         free = [slot for slot, use in enumerate(self._use) if use is StateUse.FREE]

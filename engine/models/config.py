@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from engine.models.experts import MAX_EXPERTS, ExpertsConfig
+from engine.models.linear_attention import LinearAttentionConfig
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
@@ -97,7 +98,9 @@ class ModelConfig:
     `residual_scale` the outputs of attention and MLP, and logits are divided by `logit_divisor`.
 
     `layer_ropes[i]`: rope of layer i, None for none; empty if every layer has `rope`. `experts`: the mixture of experts
-    in place of the MLP in layers with `sparse_layers[i]`.
+    in place of the MLP in layers with `sparse_layers[i]`. `linear`: the gated delta net in place of attention in layers
+    with `linear_layers[i]`, which have a state of fixed size and no KV. `attention_gate`: what attention returns is
+    multiplied by the sigmoid of a projection of its input.
 
     Raises:
         UnsupportedCheckpoint: the values contradict each other; the message names the field.
@@ -138,6 +141,9 @@ class ModelConfig:
     experts: ExpertsConfig | None = None
     sparse_layers: tuple[bool, ...] = ()
     latent: LatentConfig | None = None
+    linear: LinearAttentionConfig | None = None
+    linear_layers: tuple[bool, ...] = ()
+    attention_gate: bool = False
 
     def __post_init__(self) -> None:
         for field in (
@@ -171,6 +177,7 @@ class ModelConfig:
         self._check_experts()
         if self.latent is not None:
             _check_latent(self.latent, self.head_dim)
+        self._check_linear()
         if self.layer_ropes and len(self.layer_ropes) != self.num_layers:
             raise UnsupportedCheckpoint(f"layer_ropes: {len(self.layer_ropes)} for {self.num_layers} layers")
         for rope in dict.fromkeys((self.rope, *self.layer_ropes)):
@@ -190,6 +197,20 @@ class ModelConfig:
         """Whether a layer has a mixture of experts."""
         return self.experts is not None and self.sparse_layers[layer]
 
+    def is_linear(self, layer: int) -> bool:
+        """Whether a layer has a gated delta net in place of attention."""
+        return self.linear is not None and self.linear_layers[layer]
+
+    @property
+    def kv_layers(self) -> int:
+        """The number of layers with KV."""
+        return self.num_layers - self.state_layers
+
+    @property
+    def state_layers(self) -> int:
+        """The number of layers with a recurrent state."""
+        return sum(map(self.is_linear, range(self.num_layers)))
+
     def of_layers(self, layers: Sequence[int]) -> "ModelConfig":
         """The model reduced to these layers, in this order."""
         return replace(
@@ -198,6 +219,7 @@ class ModelConfig:
             windows=tuple(self.windows[layer] for layer in layers),
             layer_ropes=tuple(self.layer_ropes[layer] for layer in layers) if self.layer_ropes else (),
             sparse_layers=tuple(self.sparse_layers[layer] for layer in layers) if self.sparse_layers else (),
+            linear_layers=tuple(self.linear_layers[layer] for layer in layers) if self.linear_layers else (),
         )
 
     def _check_factors(self) -> None:
@@ -228,6 +250,16 @@ class ModelConfig:
         _check_rule(experts)
         if len(self.sparse_layers) != self.num_layers:
             raise UnsupportedCheckpoint(f"sparse_layers: {len(self.sparse_layers)} for {self.num_layers} layers")
+
+    def _check_linear(self) -> None:
+        if self.linear is None:
+            return
+        if (flaw := self.linear.flaw()) is not None:
+            raise UnsupportedCheckpoint(f"linear attention: {flaw}")
+        if len(self.linear_layers) != self.num_layers:
+            raise UnsupportedCheckpoint(f"linear_layers: {len(self.linear_layers)} for {self.num_layers} layers")
+        if all(self.linear_layers):
+            raise UnsupportedCheckpoint("linear_layers: no layer with attention")
 
 
 def _check_latent(latent: LatentConfig, head_dim: int) -> None:
@@ -269,6 +301,8 @@ _DEVIATIONS = frozenset(
         "layer_ropes",
         "experts",
         "latent",
+        "linear",
+        "attention_gate",
     }
 )
 """Fields by which a family differs from the Llama architecture."""

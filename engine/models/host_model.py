@@ -31,6 +31,10 @@ class HostModel(Protocol):
         """KV memory [layers, blocks, ...] in the model's own format, all values finite."""
         ...
 
+    def allocate_states(self, num_slots: int) -> Floats:
+        """Recurrent states float32 [slots, layers, words], of the layers that have some: see `kernels.delta`."""
+        ...
+
     def embed(self, token_ids: Ints) -> Array:
         """Embedding rows [T, H] of tokens int64 [T], in the compute dtype."""
         ...
@@ -49,6 +53,22 @@ class HostModel(Protocol):
         """
         ...
 
+    def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
+        """Advance the states of the rows with drafts of the last `forward`, in order, by their tokens before the drafts
+        and the `accepted` ones, int64. Only for models with states, after each step that has such rows."""
+        ...
+
     def logits(self, hidden: Array) -> Floats:
         """float32 [T, V] from hidden states [T, H]."""
         ...
+
+
+def allocate_states(config: ModelConfig, ops: HostOps, num_slots: int) -> Floats:
+    """See `HostModel.allocate_states`."""
+    assert config.linear is not None, "a model without recurrent layers has no states"
+    return ops.allocate_states(num_slots, config.state_layers, config.linear.shape.words)
+
+
+def state_bytes(config: ModelConfig) -> int:
+    """Bytes of a sequence's recurrent state; 0 for a model without."""
+    return 0 if config.linear is None else 4 * config.state_layers * config.linear.shape.words

@@ -15,6 +15,8 @@ DRAFT = "draft.safetensors"
 [F]."""
 FREQUENT_TOKENS = "frequent_tokens"
 
+_GATES = (".linear_attn.in_proj_b.weight", ".linear_attn.in_proj_a.weight")
+
 
 def expected_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     """Every weight of a model by its Hugging Face name. Matrices are [out_features, in_features].
@@ -43,7 +45,10 @@ def layer_tensors(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]
     if config.branch_norm:
         yield "attention_output_norm.weight", hidden
         yield "mlp_output_norm.weight", hidden
-    yield from _attention_tensors(config) if config.latent is None else _latent_tensors(config, config.latent)
+    if config.is_linear(index):
+        yield from _linear_tensors(config)
+    else:
+        yield from _attention_tensors(config) if config.latent is None else _latent_tensors(config, config.latent)
     if config.is_sparse(index):
         yield from _expert_tensors(config)
     else:
@@ -58,6 +63,10 @@ def _attention_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
             yield f"self_attn.{name}.bias", (rows,)
     if config.attention_sinks:
         yield "self_attn.sinks", (config.num_heads,)
+    if config.attention_gate:
+        yield "self_attn.gate_proj.weight", (q_rows, config.hidden_size)
+        if config.qkv_bias:
+            yield "self_attn.gate_proj.bias", (q_rows,)
     yield "self_attn.o_proj.weight", (config.hidden_size, q_rows)
     if config.o_bias:
         yield "self_attn.o_proj.bias", (config.hidden_size,)
@@ -86,6 +95,21 @@ def _latent_tensors(config: ModelConfig, latent: LatentConfig) -> Iterator[tuple
     yield "self_attn.o_proj.weight", (hidden, config.num_heads * latent.value_dim)
     if config.o_bias:
         yield "self_attn.o_proj.bias", (hidden,)
+
+
+def _linear_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
+    linear, hidden = config.linear, config.hidden_size
+    assert linear is not None, "a linear layer without its sizes"
+    shape = linear.shape
+    yield "linear_attn.in_proj_qkv.weight", (shape.channels, hidden)
+    yield "linear_attn.in_proj_z.weight", (shape.values, hidden)
+    yield "linear_attn.in_proj_b.weight", (linear.value_heads, hidden)
+    yield "linear_attn.in_proj_a.weight", (linear.value_heads, hidden)
+    yield "linear_attn.conv1d.weight", (shape.channels, 1, linear.taps)
+    yield "linear_attn.A_log", (linear.value_heads,)
+    yield "linear_attn.dt_bias", (linear.value_heads,)
+    yield "linear_attn.norm.weight", (linear.value_dim,)
+    yield "linear_attn.out_proj.weight", (hidden, shape.values)
 
 
 def _mlp_tensors(prefix: str, hidden: int, inner: int, bias: bool) -> Iterator[tuple[str, Shape]]:
@@ -121,6 +145,14 @@ def fused_modules(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]
         groups |= {"query_down": ("self_attn.q_a_proj",)} if has_rank else {}
         groups["query_up"] = ("self_attn.q_b_proj" if has_rank else "self_attn.q_proj",)
         groups |= {"down": ("self_attn.kv_a_proj_with_mqa",), "up": ("self_attn.kv_b_proj",)}
+    if config.attention_gate:
+        groups["attention_gate"] = ("self_attn.gate_proj",)
+    if config.is_linear(index):
+        groups = {
+            "qkv": ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
+            "gates": ("linear_attn.in_proj_b", "linear_attn.in_proj_a"),
+            "output": ("linear_attn.out_proj",),
+        }
     experts = config.experts
     if experts is None or not config.is_sparse(index):
         return groups | _mlp_modules("mlp")
@@ -142,13 +174,13 @@ def _mlp_modules(prefix: str) -> dict[str, tuple[str, ...]]:
 
 
 def is_routing(name: str) -> bool:
-    """Whether a weight decides on the experts of a token, or on their shares."""
-    return name.endswith((".mlp.gate.weight", ".mlp.shared_expert_gate.weight"))
+    """Whether a weight decides on the experts of a token, or on their shares, or on what a recurrent state forgets."""
+    return name.endswith((".mlp.gate.weight", ".mlp.shared_expert_gate.weight", *_GATES))
 
 
 def is_wide(name: str) -> bool:
     """Whether a weight is float32 in every compute dtype."""
-    return name.endswith((".e_score_correction_bias", ".self_attn.sinks"))
+    return name.endswith((".e_score_correction_bias", ".self_attn.sinks", ".linear_attn.A_log", ".linear_attn.dt_bias"))
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, Shape]) -> None:

@@ -28,6 +28,8 @@ from kernels.cpu.native_ops import NativeOps
 from kernels.weights import (
     DENSE,
     PLAIN_ROUTING,
+    DeltaVectors,
+    DeltaWeights,
     E,
     ExpertStacker,
     ExpertWeights,
@@ -95,6 +97,10 @@ def _check_gpu(config: ModelConfig) -> None:
     experts = config.experts
     if experts is not None and (experts.bias or experts.choice_bias or experts.rule != PLAIN_ROUTING):
         raise UnsupportedCheckpoint("experts: a GPU computes softmax routers without biases alone; use device cpu")
+    if config.linear is not None:
+        raise UnsupportedCheckpoint("linear attention: gated delta nets are not computed on a GPU yet; use device cpu")
+    if config.attention_gate:
+        raise UnsupportedCheckpoint("attention_gate: gated attention is not computed on a GPU yet; use device cpu")
 
 
 def host_model(model: "NativeModel | Transformer") -> HostModel:
@@ -231,17 +237,19 @@ class _Assembler(Generic[V, L, E]):
 
     def _layer(self, index: int) -> LayerWeights[V, L]:
         prefix, config = f"model.layers.{index}", self._config
-        pre, branch = config.pre_norm, config.branch_norm
+        pre, branch, linear = config.pre_norm, config.branch_norm, config.is_linear(index)
         return LayerWeights(
             attention_norm=self._take(f"{prefix}.input_layernorm.weight") if pre else None,
             qkv=self._fused[f"{prefix}.qkv"] if config.latent is None else self._latent(prefix, config.latent),
-            head_norms=self._head_norms(f"{prefix}.self_attn") if config.qk_norm else None,
+            head_norms=self._head_norms(f"{prefix}.self_attn") if config.qk_norm and not linear else None,
             output=self._fused[f"{prefix}.output"],
             mlp_norm=self._take(f"{prefix}.post_attention_layernorm.weight") if pre else None,
             mlp=self._experts(prefix) if config.is_sparse(index) else self._mlp(f"{prefix}.mlp"),
             attention_output_norm=self._take(f"{prefix}.attention_output_norm.weight") if branch else None,
             mlp_output_norm=self._take(f"{prefix}.mlp_output_norm.weight") if branch else None,
             sinks=self._wide(f"{prefix}.self_attn.sinks") if config.attention_sinks else None,
+            attention_gate=self._fused[f"{prefix}.attention_gate"] if config.attention_gate and not linear else None,
+            delta=self._delta(prefix) if linear else None,
         )
 
     def _latent(self, prefix: str, config: LatentConfig) -> LatentWeights[V, L]:
@@ -257,6 +265,15 @@ class _Assembler(Generic[V, L, E]):
             value_dim=config.value_dim,
             eps=LATENT_EPS,
         )
+
+    def _delta(self, prefix: str) -> DeltaWeights[V, L]:
+        linear = self._config.linear
+        assert linear is not None, "a linear layer without its sizes"
+        taps = self._pop(f"{prefix}.linear_attn.conv1d.weight")[:, 0].T
+        rate = -np.exp(self._pop(f"{prefix}.linear_attn.A_log").astype(FLOAT32))
+        bias, norm = (self._pop(f"{prefix}.linear_attn.{name}") for name in ("dt_bias", "norm.weight"))
+        vectors = [self._ops.wide_vector(np.ascontiguousarray(numbers)) for numbers in (taps, rate, bias, norm)]
+        return DeltaWeights(linear.shape, self._fused[f"{prefix}.gates"], DeltaVectors(*vectors))
 
     def _mlp(self, prefix: str) -> MlpWeights[L]:
         return MlpWeights(self._fused.pop(f"{prefix}.gate_up"), self._fused.pop(f"{prefix}.down"))

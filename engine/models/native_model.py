@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from engine.models.config import ModelConfig
-from engine.models.host_model import HostModel
+from engine.models.host_model import HostModel, allocate_states
 from engine.models.rope import RopeTable
 from kernels.arrays import Array, Floats, Ints
 from kernels.cpu.native.forward import NativeWeights
@@ -49,7 +49,10 @@ class NativeModel:
 
     def allocate_kv(self, num_blocks: int) -> Array:
         config = self.config
-        return self.ops.allocate_kv(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim)
+        return self.ops.allocate_kv(config.kv_layers, num_blocks, config.num_kv_heads, config.head_dim)
+
+    def allocate_states(self, num_slots: int) -> Floats:
+        return allocate_states(self.config, self.ops, num_slots)
 
     def embed(self, token_ids: Ints) -> Array:
         return self._weights.embedding(token_ids)
@@ -63,6 +66,10 @@ class NativeModel:
 
     def forward(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
         return self._forward(token_ids, rows, kv, wanted)
+
+    def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
+        assert isinstance(self._forward, StagedForward), "a model without states"
+        self._forward.settle_drafts(rows, accepted)
 
     def logits(self, hidden: Array) -> Floats:
         logits, config = self._weights.head.wide(hidden), self.config

@@ -3,7 +3,7 @@
 import torch
 
 from engine.models.config import ModelConfig
-from engine.models.host_model import HostModel
+from engine.models.host_model import HostModel, allocate_states
 from engine.models.transformer import Transformer
 from kernels.arrays import Array, Floats, Ints
 from kernels.cpu.torch_host import TorchHost
@@ -34,6 +34,9 @@ class TorchModel:
     def allocate_kv(self, num_blocks: int) -> Array:
         return array_of(self._transformer.allocate_kv(num_blocks))
 
+    def allocate_states(self, num_slots: int) -> Floats:
+        return allocate_states(self.config, self.ops, num_slots)
+
     @torch.inference_mode()
     def embed(self, token_ids: Ints) -> Array:
         return array_of(self._transformer.embed(tensor_of(token_ids)))
@@ -46,8 +49,12 @@ class TorchModel:
     def forward(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
         metadata = AttentionMetadata(tensor_of(rows.block_tables), rows.query_lens, rows.context_lens)
         plan = self._transformer.ops.plan_attention(metadata)
-        hidden = self._transformer.forward(tensor_of(token_ids), plan, tensor_of(kv))
+        hidden = self._transformer.forward(tensor_of(token_ids), plan, tensor_of(kv), rows)
         return array_of(hidden if wanted is None else hidden[tensor_of(wanted)])
+
+    @torch.inference_mode()
+    def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
+        self._transformer.settle_drafts(rows, accepted)
 
     @torch.inference_mode()
     def logits(self, hidden: Array) -> Floats:

@@ -13,10 +13,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from engine.models.config import ModelConfig
+from engine.models.delta_net import DeltaNet
 from engine.models.feed_forward import FeedForward
 from engine.models.rope import RopeTable
 from kernels import ops as ops_types
+from kernels.arrays import Ints
 from kernels.exchange import tensor_of
+from kernels.host import StepRows
 from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, ModelWeights, Ops, RopeRows
 from kernels.reference import softcap
 from kernels.weights import LatentWeights
@@ -53,6 +56,13 @@ class Transformer:
         self._ropes = {key: RopeFactors(table, ops.dtype, ops.device) for key, table in distinct.items()}
         self._rope_of_layer = [id(table) for table in ropes]
         self._feed_forward = FeedForward(config, ops)
+        attending = [index for index in range(config.num_layers) if not config.is_linear(index)]
+        self._kv_places = {index: place for place, index in enumerate(attending)}
+        self._deltas = {
+            index: DeltaNet(layer.delta, index - sum(other < index for other in attending), config.rms_norm_eps)
+            for index, layer in enumerate(weights.layers)
+            if layer.delta is not None
+        }
 
     @property
     def expert_tokens(self) -> Tensor:
@@ -63,7 +73,7 @@ class Transformer:
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv`."""
         config = self.config
-        return self.ops.allocate_kv(config.num_layers, num_blocks, config.num_kv_heads, config.head_dim)
+        return self.ops.allocate_kv(config.kv_layers, num_blocks, config.num_kv_heads, config.head_dim)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Embedding rows [T, H] of tokens int64 [T], in the compute dtype."""
@@ -76,11 +86,11 @@ class Transformer:
         head = theirs.head if self.config.tie_embeddings else self._weights.head
         self._weights = replace(self._weights, embedding=theirs.embedding, head=head)
 
-    def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor) -> Tensor:
+    def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor, rows: StepRows | None = None) -> Tensor:
         """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots past a
         row's context, in its last block, must hold finite numbers.
 
-        `plan`: made by `ops.plan_attention` from the step's metadata.
+        `plan`: made by `ops.plan_attention` from the step's metadata. `rows`: with the states of a model that has some.
         """
         config, layers = self.config, self._weights.layers
         ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
@@ -88,14 +98,32 @@ class Transformer:
         norm = layers[0].attention_norm
         normed = residual if norm is None else self.ops.rms_norm(residual, norm, config.rms_norm_eps)
         for index, layer in enumerate(layers):
-            rope = ropes[self._rope_of_layer[index]]
-            attended = self._attention(layer, normed, rope, kv[index], plan, config.windows[index])
+            if index in self._deltas:
+                attended = self._recurrence(index, layer, normed, rows)
+            else:
+                rope, place = ropes[self._rope_of_layer[index]], self._kv_places[index]
+                attended = self._attention(layer, normed, rope, kv[place], plan, config.windows[index])
             normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
             expanded = self._feed_forward(layer.mlp, normed, plan)
             last = index + 1 == len(layers)
             next_norm = self._weights.final_norm if last else layers[index + 1].attention_norm
             normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm)
         return normed
+
+    def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
+        """Advance the states of the rows with drafts of the last step by the accepted ones: `accepted`, int64, one for
+        each such row."""
+        assert rows.states is not None, "the rows have no states"
+        for delta in self._deltas.values():
+            delta.settle(rows.query_lens.tolist(), rows.context_lens - rows.query_lens, rows.states, accepted)
+
+    def _recurrence(self, index: int, layer: LayerWeights, normed: Tensor, rows: StepRows | None) -> Tensor:
+        assert rows is not None, "a model with recurrent layers needs its rows"
+        assert rows.states is not None, "the rows have no states"
+        starts = rows.context_lens - rows.query_lens
+        assert not isinstance(layer.qkv, LatentWeights), "a gated delta net has no latents"
+        mixed = layer.qkv(normed)
+        return layer.output(self._deltas[index](normed, mixed, rows.query_lens.tolist(), starts, rows.states))
 
     def _add(
         self, branch: Tensor, output_norm: Tensor | None, residual: Tensor, next_norm: Tensor | None
@@ -144,7 +172,10 @@ class Transformer:
             attended = ops.attend(query, kv_layer, plan, window, cap, sinks)
         if latent is not None:
             attended = attended[:, :, : latent.value_dim]
-        return layer.output(attended.flatten(1))
+        attended = attended.flatten(1)
+        if layer.attention_gate is not None:
+            attended = attended * layer.attention_gate(normed).sigmoid()
+        return layer.output(attended)
 
     def _of_latents(self, weights: ops_types.LatentWeights, x: Tensor) -> Tensor:
         """qkv [T, 3 Hq D]; values are filled up with zeros to D dimensions."""

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,13 @@ from engine.memory.kv_memory import (
     device_budget,
     host_budget,
     size_pool,
+    size_states,
 )
-from engine.models.config import ModelConfig
+from engine.memory.sequence_states import SequenceStates
+from engine.memory.state_pool import StatePool
+from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import weight_memory
-from engine.models.host_model import HostModel
+from engine.models.host_model import HostModel, state_bytes
 from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
 from engine.request import Request, SamplingParams
@@ -145,11 +148,13 @@ def load(
         _share_table(on_host, name, draft, config)
     pool = host_pool or _device_pool(config, _on_gpu(model), share)
     logger.info("%s has KV memory for %s", name, pool)
-    cache = KVCacheManager(BlockPool(pool.num_blocks), prefix_cache=config.prefix_cache)
+    if pool.states is not None:
+        config = replace(config, scheduler=replace(config.scheduler, max_running=pool.states.max_running))
+    cache = _cache(BlockPool(pool.num_blocks), pool, prefix_cache=config.prefix_cache)
     scheduler = Scheduler(config.scheduler, cache, window, longest_step_ns=config.longest_step_ns)
     runner = _runner(on_host, model, pool, config, scheduler.window_tokens)
     proposers = _proposers(pool, config, draft) if runner.takes_drafts else []
-    _warm_up(runner, proposers, pool.num_blocks, config, scheduler)
+    _warm_up(runner, proposers, pool, config, scheduler)
     policy = DepthController(scheduler.cost_model, max_depth=config.draft_depth, below=config.speculate_below)
     speculator = Speculator(proposers, policy) if proposers else None
     stated = (*model_config.eos_token_ids, *text.tokenizer.eos_token_ids, *text.dialect.turn_ends)
@@ -187,6 +192,8 @@ def _fitting(
 ) -> LoadedModel | None:
     """The draft model if it can draft for this model; None if it cannot and is not required."""
     served = draft.served
+    if draft.on_host.config.linear is not None:
+        raise UnsupportedCheckpoint(f"{served.name} cannot draft: linear attention is not supported in a draft model")
     try:
         check_same_vocabulary(
             Vocabulary(name, model_config.vocab_size, text.tokenizer),
@@ -227,13 +234,23 @@ def _host_pool(
     """KV memory on the host. Its size is known before the model is loaded."""
     limit = host_budget(_available_bytes(), share)
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes)
+    slots, states = config.scheduler.max_running, None
+    if slot_bytes := state_bytes(model_config):
+        states = size_states(budget, slot_bytes, max_running=slots, saves=config.prefix_cache)
+        slots = states.max_running
     return size_pool(
         budget,
         _block_bytes(ops, model_config),
-        slots=config.scheduler.max_running,
+        slots=slots,
         window=_window(config, model_config),
         draft_block_bytes=0 if draft is None else _block_bytes(ops, draft.on_host.config),
+        states=states,
     )
+
+
+def _cache(blocks: BlockPool, pool: KVPool, *, prefix_cache: bool) -> KVCacheManager:
+    states = None if pool.states is None else SequenceStates(StatePool(pool.states.num_slots, pool.states.max_running))
+    return KVCacheManager(blocks, prefix_cache=prefix_cache, states=states)
 
 
 def _on_gpu(model: "NativeModel | Transformer") -> "Transformer":
@@ -256,8 +273,8 @@ def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KV
 
 
 def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig) -> int:
-    """Bytes of KV in one block: K and V of 16 tokens in every layer, in the backend's format."""
-    return ops.allocate_kv(config.num_layers, 1, config.num_kv_heads, config.head_dim).nbytes
+    """Bytes of KV in one block: K and V of 16 tokens in every layer with attention, in the backend's format."""
+    return ops.allocate_kv(config.kv_layers, 1, config.num_kv_heads, config.head_dim).nbytes
 
 
 def _runner(
@@ -265,7 +282,10 @@ def _runner(
 ) -> Executor:
     slots = config.scheduler.max_running
     if on_host is not None:
-        return ModelRunner(on_host, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+        states = 0 if pool.states is None else pool.states.num_slots
+        return ModelRunner(
+            on_host, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window, num_states=states
+        )
     from engine.execution.device.placement import place
 
     on_gpu = _on_gpu(model)
@@ -296,16 +316,16 @@ def _available_bytes() -> int:
 
 
 def _warm_up(
-    runner: Executor, proposers: Sequence[Proposer], num_blocks: int, config: EngineConfig, served: Scheduler
+    runner: Executor, proposers: Sequence[Proposer], memory: KVPool, config: EngineConfig, served: Scheduler
 ) -> None:
     """Run two short requests through schedulers of their own, so that the first client does not pay for lazy
     initialisation.
 
     The first one warms up; the `served` scheduler's cost model learns this machine's step times from the second one.
     """
-    pool = BlockPool(num_blocks)
+    pool = BlockPool(memory.num_blocks)
     for cost_model in (StepCostModel(), served.cost_model):
-        cache = KVCacheManager(pool, prefix_cache=False)
+        cache = _cache(pool, memory, prefix_cache=False)
         scheduler = Scheduler(config.scheduler, cache, served.window_tokens, cost_model)
         _run_short_request(scheduler, runner, Speculator(proposers, FixedDepth(config.draft_depth)), config)
 

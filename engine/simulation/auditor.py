@@ -215,6 +215,8 @@ class Auditor:
         return request.is_allocating or (request.phase is Phase.WAITING and for_another)
 
     def _check_victims(self, victims: list[_Seen], admitted: list[Request]) -> None:
+        # One that gets its blocks in parts waits again if cached blocks that its recurrent state stands for are gone.
+        victims = [seen for seen in victims if not (seen.is_allocating and seen.request.state_tokens)]
         if not victims:
             return
         highest = min(seen.request.rank for seen in victims)

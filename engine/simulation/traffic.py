@@ -83,7 +83,8 @@ class Traffic:
     `longest_step_ns`: the scheduler's. `ahead`: the executor's `async_depth`. `speculate`: with drafts, right and wrong
     ones. `blocks_a_step`: blocks allocated and returned per step; few make short requests behave like long ones, which
     are allocated and returned in parts. `states`: state slots of a model with recurrent layers, 0 for one without;
-    `state_interval_blocks`: blocks between the states that are saved. `reduced_to`: the indices of the arrivals and faults that `only` kept.
+    `state_interval_blocks`: blocks between the states that are saved. `reduced_to`: the indices of the arrivals and
+    faults that `only` kept.
     """
 
     seed: int

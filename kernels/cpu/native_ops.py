@@ -61,6 +61,9 @@ class NativeOps:
     def vector(self, numbers: Array) -> Floats:
         return numbers.astype(FLOAT32)
 
+    def wide_vector(self, numbers: Array) -> Floats:
+        return numbers.astype(FLOAT32)
+
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> NativeLinear:
         return NativeLinear(parts, bias, self._memory)
 
@@ -85,6 +88,10 @@ class NativeOps:
         if self._int8_kv:
             return lazy_zeros((num_layers, num_blocks, int8_block_bytes(num_kv_heads, head_dim)), _INT8)
         return lazy_zeros((num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim), self.dtype)
+
+    def allocate_states(self, num_slots: int, num_layers: int, words: int) -> Floats:
+        """float32 [slots, layers, words] of recurrent states."""
+        return lazy_zeros((num_slots, num_layers, words), FLOAT32)
 
     def clear_blocks(self, kv: Array, block_ids: Ints) -> None:
         bits_of(kv)[:, block_ids] = 0

@@ -6,8 +6,9 @@ from typing import TypeVar
 import torch
 
 from kernels import ops as torch_ops
-from kernels.arrays import Array, Dtype, Flags, Floats, Ints, Words
+from kernels.arrays import FLOAT32, Array, Dtype, Flags, Floats, Ints, Words
 from kernels.cpu import native
+from kernels.cpu.memory import lazy_zeros
 from kernels.cpu.penalties import penalise
 from kernels.exchange import array_of, numpy_dtype, tensor_of
 from kernels.host import HostColumns, HostEdits, HostPenalties, HostProduct
@@ -38,6 +39,10 @@ class TorchHost:
             return array_of(packed.wide(tensor_of(x)))
 
         return product
+
+    def allocate_states(self, num_slots: int, num_layers: int, words: int) -> Floats:
+        """float32 [slots, layers, words] of recurrent states."""
+        return lazy_zeros((num_slots, num_layers, words), FLOAT32)
 
     @torch.inference_mode()
     def clear_blocks(self, kv: Array, block_ids: Ints) -> None:

@@ -11,6 +11,7 @@ from engine.memory.kv_memory import (
     device_budget,
     host_budget,
     size_pool,
+    size_states,
 )
 
 GIB = 2**30
@@ -75,3 +76,24 @@ def test_a_pool_in_words() -> None:
 def test_two_blocks_at_least() -> None:
     with pytest.raises(InsufficientMemory, match="at least 2"):
         size_pool(KVBudget(4096, "as configured"), 4096, slots=4, window=100)
+
+
+def test_states_take_a_slot_for_each_sequence_and_two_for_saved_ones() -> None:
+    states = size_states(KVBudget(8 * GIB, "as configured"), GIB // 100, max_running=16, saves=True)
+    assert (states.num_slots, states.max_running) == (48, 16)
+    assert size_states(KVBudget(8 * GIB, "as configured"), GIB // 100, max_running=16, saves=False).num_slots == 16
+
+
+def test_states_take_half_of_the_memory_at_most_and_fewer_sequences_run_then() -> None:
+    budget = KVBudget(8 * GIB, "as configured")
+    states = size_states(budget, GIB // 2, max_running=16, saves=True)
+    assert (states.num_slots, states.max_running) == (8, 4)
+    assert size_states(budget, GIB // 2, max_running=16, saves=False).max_running == 8
+    pool = size_pool(budget, GIB // 8, slots=4, window=10_000, states=states)
+    assert pool.num_blocks == 32
+    assert "512 tokens and 8 states, for 4 sequences at once, in 8.00 GiB" in str(pool)
+
+
+def test_memory_without_room_for_a_state_is_refused_with_the_arithmetic() -> None:
+    with pytest.raises(InsufficientMemory, match=r"4096 bytes .* holds 1 of 2000 bytes; one sequence needs 2"):
+        size_states(KVBudget(4096, "as configured"), 2000, max_running=4, saves=True)

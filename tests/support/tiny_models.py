@@ -39,8 +39,11 @@ from transformers import (
     Qwen2_5_VLConfig,
     Qwen2Config,
     Qwen2MoeConfig,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
     Qwen3MoeConfig,
+    Qwen3NextConfig,
     Qwen3VLConfig,
     Qwen3VLMoeConfig,
     SmolLM3Config,
@@ -80,10 +83,15 @@ TinyFamily = Literal[
     "deepseek_v2_lite",
     "deepseek_v3",
     "glm4_moe_lite",
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_moe",
 ]
 FAMILIES: tuple[TinyFamily, ...] = get_args(TinyFamily)
 PLAIN_FAMILIES: tuple[TinyFamily, ...] = ("llama", "llama3", "mistral", "qwen2", "qwen3")
 """Those of the Llama architecture, which every backend computes in every format, and which can be distilled."""
+HYBRID_FAMILIES: tuple[TinyFamily, ...] = ("qwen3_next", "qwen3_5", "qwen3_5_moe")
+"""Those with recurrent layers."""
 
 VOCAB_SIZE = 512
 END_OF_TEXT, IM_START, IM_END = 0, 1, 2
@@ -118,6 +126,17 @@ _SHAPE: dict[str, Any] = {
     "eos_token_id": IM_END,
     "pad_token_id": IM_END,
 }
+
+_HYBRID = {
+    "num_hidden_layers": 4,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "head_dim": 16,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.25},
+}
+"""Three layers with a state to one with attention."""
 
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 
@@ -315,6 +334,9 @@ _FAMILY: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
             },
         },
     ),
+    "qwen3_next": (Qwen3NextConfig, _HYBRID | _EXPERTS | {"shared_expert_intermediate_size": 56}),
+    "qwen3_5": (Qwen3_5TextConfig, _HYBRID | {"num_hidden_layers": 5, "full_attention_interval": 2}),
+    "qwen3_5_moe": (Qwen3_5MoeTextConfig, _HYBRID | _EXPERTS | {"shared_expert_intermediate_size": 56}),
 }
 
 
@@ -411,8 +433,12 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
         biases = [each for each in model.named_buffers() if each[0].endswith("e_score_correction_bias")]
         for name, parameter in [*model.named_parameters(), *biases]:
             noise = torch.randn(parameter.shape, generator=generator)
-            if name.endswith("norm.weight"):
+            if name.endswith("linear_attn.norm.weight"):
+                parameter.copy_(1.0 + 0.2 * noise)
+            elif name.endswith("norm.weight"):
                 parameter.copy_(_mean_of_norms(model) + 0.2 * noise)
+            elif name.endswith(("A_log", "dt_bias")):
+                parameter.copy_(noise - 1.0)  # a memory of some tens of tokens
             elif name.endswith((".gate.weight", "router.weight")):
                 parameter.copy_(3 * noise * parameter.shape[-1] ** -0.5)  # few near ties between experts
             elif name.endswith(".sinks"):
@@ -426,8 +452,8 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
 
 
 def _mean_of_norms(model: PreTrainedModel) -> float:
-    """Gemma's norms multiply by 1 plus their weight."""
-    return 0.0 if model.config.model_type.startswith("gemma") else 1.0
+    """The norms of Gemma and of hybrid models multiply by 1 plus their weight."""
+    return 0.0 if model.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next")) else 1.0
 
 
 TinyFolder = Callable[..., Path]

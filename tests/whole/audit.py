@@ -8,6 +8,7 @@ from typing import Any
 
 from fakeredis import FakeRedis
 
+from engine.memory.state_pool import StateUse
 from gateway.admission.store import HOLD_TTL_MS
 from gateway.metering.event import Ending, UsageEvent
 from tests.whole import clients
@@ -352,6 +353,10 @@ def _left_in(gateway: Gateway) -> list[str]:
             left.append(f"{name} has work")
         if scheduler._cache.free_blocks != scheduler._cache.num_blocks:
             left.append(f"{name} holds {scheduler._cache.num_blocks - scheduler._cache.free_blocks} blocks")
+        if (states := scheduler._cache.states) is not None:
+            taken = states.pool.count(StateUse.RUNNING) + states.pool.count(StateUse.PENDING)
+            if taken:
+                left.append(f"{name} holds {taken} state slots")
         if runtime.dispatcher.sinks:
             left.append(f"{name} has {len(runtime.dispatcher.sinks)} sinks")
 

@@ -38,7 +38,9 @@ class Faults:
 class SimulatedDevice:
     """An `Executor`. With `async_depth=1` a step begins when the one before it ends, as on a GPU."""
 
-    def __init__(self, clock: VirtualClock, num_blocks: int, vocab_size: int, *, async_depth: int = 0) -> None:
+    def __init__(
+        self, clock: VirtualClock, num_blocks: int, vocab_size: int, *, async_depth: int = 0, num_states: int = 0
+    ) -> None:
         self.speed = Speed()
         self.faults = Faults()
         self.busy_ns = 0
@@ -47,7 +49,9 @@ class SimulatedDevice:
         self.num_blocks = num_blocks
         self._salts: dict[str, bytes] = {}
         self._clock = clock
-        self._inner = FakeExecutor(num_blocks, vocab_size, async_depth=async_depth, is_poisoned=self._is_poisoned)
+        self._inner = FakeExecutor(
+            num_blocks, vocab_size, async_depth=async_depth, num_states=num_states, is_poisoned=self._is_poisoned
+        )
         self._ends_ns: deque[int] = deque([0], maxlen=1)
 
     @property

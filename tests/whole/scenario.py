@@ -80,6 +80,8 @@ class Config:
     saturated_queue: int = 4
     unread: int = 128
     """Deltas and tokens that lie unread before a choice pauses: few make short answers long."""
+    states: int = 0
+    """Saved states of a model with recurrent layers, in addition to those of running sequences; 0: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def as_source(value: "Action | Config") -> str:
 def draw(seed: int) -> Scenario:
     """A scenario of a kind that its seed draws."""
     random = Random(f"scenario-{seed}")
-    config = _config(random)
+    config = replace(_config(random), states=Random(f"states-{seed}").choice((0, 0, 1, 20)))
     actions: list[Action] = []
     for _ in range(random.choice((1, 2, 2, 3))):
         begin_ms = random.choice((0, 50, 500, 3_000, 20_000)) + random.randrange(500)

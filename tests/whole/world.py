@@ -23,6 +23,8 @@ from engine.engine import Engine
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.memory.kv_memory import KVBudget, KVPool
+from engine.memory.sequence_states import SequenceStates
+from engine.memory.state_pool import StatePool
 from engine.runtime import core as engine_core
 from engine.runtime import output_stream
 from engine.runtime import thread as engine_thread
@@ -302,8 +304,11 @@ def _models(
             chunk_tokens=max(config.step_tokens, config.max_running),
             classes=engine_classes_of(settings),
         )
-        scheduler = Scheduler(scheduling, KVCacheManager(BlockPool(config.blocks)), config.window)
-        device = SimulatedDevice(clock, config.blocks, BYTES, async_depth=config.ahead)
+        num_states = config.max_running + config.states if config.states else 0
+        states = SequenceStates(StatePool(num_states, config.max_running), interval_blocks=2) if num_states else None
+        cache = KVCacheManager(BlockPool(config.blocks), states=states)
+        scheduler = Scheduler(scheduling, cache, config.window)
+        device = SimulatedDevice(clock, config.blocks, BYTES, async_depth=config.ahead, num_states=num_states)
         device.speed.step_ns = config.step_us * (1000 if name == "large" else 300)
         device.speed.token_ns = config.token_us * (1000 if name == "large" else 300)
         windows = {each.name: scheduler.window_tokens_of(each.name) for each in scheduling.classes}

@@ -63,7 +63,7 @@ class HFCheckpoint:
         self._names = TensorNames(family, self._config)
         stored = _read_headers(folder, _weight_files(folder))
         stored = {name: tensor for name, tensor in stored.items() if not self._names.is_ignored(name)}
-        if format is not None and (family.fused or family.interleaved_rope):
+        if format is not None and (family.fused or family.interleaved_rope or self._config.linear is not None):
             raise UnsupportedCheckpoint(
                 f"config.json: quantization_config is not supported with {self._config.family}, whose projections are "
                 "fused or in another order"

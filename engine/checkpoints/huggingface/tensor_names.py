@@ -30,8 +30,8 @@ class TensorNames:
     """The names of one checkpoint's tensors.
 
     A tensor of the file is one of the layout, under its own name or another, or several of them: one after the other
-    along the rows, or the same one of every expert. Tensors of other parts of a multimodal model, and of layers that
-    only draft, are none.
+    along the rows, in another order of rows, or the same one of every expert. Tensors of other parts of a multimodal
+    model, and of layers that only draft, are none.
     """
 
     def __init__(self, family: Family, config: ModelConfig) -> None:
@@ -108,6 +108,10 @@ class TensorNames:
             yield from self._stacked(name, layer, stacked, shape)
             return
         module, _, kind = tensor.rpartition(".")
+        rows_of = self._family.split(self._config, module)
+        if rows_of:
+            yield from _split(name, f"{prefix}.{{}}.{kind}", rows_of, shape)
+            return
         modules = self._family.fused.get(module)
         if modules is None:
             yield _Part(f"{prefix}.{self._tensor(tensor)}", shape, lambda array: array)
@@ -180,6 +184,19 @@ def _halves(rotated: int) -> Ints:
 def _by_head(heads: int, of_head: Ints) -> Ints:
     order: Ints = (np.arange(heads)[:, None] * len(of_head) + of_head).ravel()
     return order
+
+
+def _split(name: str, pattern: str, rows_of: Mapping[str, Ints], shape: Shape) -> Iterator[_Part]:
+    """The tensors of modules whose rows lie in any order; all rows belong to one of them."""
+    count = sum(map(len, rows_of.values()))
+    if not shape or shape[0] != count:
+        raise UnsupportedCheckpoint(f"tensor {name} has shape {list(shape)}: not {count} rows")
+    for module, rows in rows_of.items():
+        yield _Part(pattern.format(module), (len(rows), *shape[1:]), _rows_at(rows))
+
+
+def _rows_at(rows: Ints) -> Callable[[Array], Array]:
+    return lambda array: array[rows]
 
 
 def _rows(first: int, last: int) -> Callable[[Array], Array]:

@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 9
+ABI = 10
 """TP_ABI."""
 
 
@@ -111,6 +111,39 @@ class Heads(Structure):
     )
 
 
+class Delta(Structure):
+    """TpDelta."""
+
+    _fields_ = (
+        ("key_heads", c_int64),
+        ("value_heads", c_int64),
+        ("key_dim", c_int64),
+        ("value_dim", c_int64),
+        ("taps", c_int64),
+        ("convolution", c_void_p),
+        ("decay_rate", c_void_p),
+        ("step_bias", c_void_p),
+        ("norm", c_void_p),
+        ("norm_eps", c_float),
+    )
+
+
+class DeltaRows(Structure):
+    """TpDeltaRows."""
+
+    _fields_ = (
+        ("rows", c_int64),
+        ("first", c_void_p),
+        ("tokens", c_void_p),
+        ("before", c_void_p),
+        ("after", c_void_p),
+        ("saves", c_int64),
+        ("save_rows", c_void_p),
+        ("save_tokens", c_void_p),
+        ("save_to", c_void_p),
+    )
+
+
 class Layer(Structure):
     """TpLayer."""
 
@@ -200,6 +233,9 @@ SIGNATURES = {
     "tp_rotate_and_store": (None, (_AT, _AT, _AT, _COUNT, _AT)),
     "tp_attend_scratch_bytes": (c_int64, (_AT, _AT)),
     "tp_attend": (None, (_AT, _AT, _AT, _COUNT, _AT, _COUNT, _AT, _COUNT, _AT)),
+    "tp_takes_delta": (c_int32, (_AT,)),
+    "tp_gated_delta": (None, (_AT, _AT, _AT, _COUNT, _AT, _COUNT, _AT, _COUNT)),
+    "tp_sigmoid_mul": (None, (_AT, _COUNT, _COUNT, _COUNT, _AT, _COUNT)),
     "tp_rms_norm": (None, (_AT, _COUNT, _COUNT, _COUNT, _AT, c_float, _AT, _COUNT)),
     "tp_forward_scratch_bytes": (c_int64, (_AT, _AT, _AT)),
     "tp_forward": (None, (_AT, _AT, _AT, _AT, _AT, _COUNT, _AT, _AT)),

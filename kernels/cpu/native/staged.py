@@ -1,7 +1,8 @@
 """The forward pass of a model as one native call for each product, norm and attention.
 
 Computes the differences between families that the single call of `forward` does not have: norms after attention and
-MLP, scales and softcaps, rope by layer, mixtures of experts. For other models the two give the same bits.
+MLP, scales and softcaps, rope by layer, mixtures of experts, gated attention, gated delta nets. For other models the
+two give the same bits.
 """
 
 import ctypes
@@ -10,6 +11,7 @@ import numpy as np
 
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints, address, aligned_bytes
 from kernels.cpu.native import abi
+from kernels.cpu.native.delta import NativeDelta, gate
 from kernels.cpu.native.experts import mixture, mlp
 from kernels.cpu.native.forward import NativeLayer, NativeWeights, wanted_of_rows
 from kernels.cpu.native.library import load
@@ -35,6 +37,8 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         return True
     return any(
         not isinstance(layer.mlp, MlpWeights)
+        or layer.delta is not None
+        or layer.attention_gate is not None
         or layer.attention_norm is None
         or layer.attention_output_norm is not None
         or layer.sinks is not None
@@ -62,6 +66,14 @@ class StagedForward:
         self._heads = [self._heads_of(index, layer) for index, layer in enumerate(weights.layers)]
         self._rows = abi.Rows()
         self._scratch = aligned_bytes(0)
+        attending = [layer.delta is None for layer in weights.layers]
+        self._kv_places = np.cumsum(attending) - 1
+        """By layer: its number among those with KV."""
+        self._deltas = {
+            index: NativeDelta(layer.delta, index - int(np.sum(attending[:index])), shape.norm_eps)
+            for index, layer in enumerate(weights.layers)
+            if layer.delta is not None
+        }
         experts = [len(layer.mlp.experts) for layer in weights.layers if not isinstance(layer.mlp, MlpWeights)]
         self.expert_tokens: Ints = np.zeros(max(experts, default=0), np.int64)
 
@@ -76,22 +88,52 @@ class StagedForward:
         residual = np.ascontiguousarray(residual)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
-            qkv = self._project(layer, self._input(residual, layer.attention_norm))
-            kv_at = address(kv) + index * kv.strides[0]
-            heads_at, rows_at = ctypes.addressof(self._heads[index]), ctypes.addressof(self._rows)
-            self._library.tp_rotate_and_store(heads_at, rows_at, address(qkv), qkv.shape[1], kv_at)
-            if index == last and wanted is not None:
-                counts = wanted_of_rows(wanted, rows.query_lens)
-                held.append(counts)
-                self._rows.query_lens, self._rows.tokens = address(counts), len(wanted)
-                qkv, residual = qkv[wanted], residual[wanted]
-            attended = self._attend(index, qkv, kv_at)
-            if isinstance(layer.qkv, LatentWeights):
-                of_heads = attended.reshape(len(attended), self._shape.num_heads, -1)
-                attended = of_heads[:, :, : layer.qkv.value_dim].reshape(len(attended), -1)
-            self._add(residual, layer.output.wide(attended), layer.attention_output_norm)
+            x = self._input(residual, layer.attention_norm)
+            kept = wanted if index == last else None
+            if layer.delta is None:
+                mixed = self._attention(index, layer, x, rows, kv, kept, held)
+            else:
+                mixed = self._recurrence(index, layer, x, rows)
+                mixed = mixed if kept is None else mixed[kept]
+            residual = residual if kept is None else residual[kept]
+            self._add(residual, layer.output.wide(mixed), layer.attention_output_norm)
             self._add(residual, self._feed_forward(layer, self._input(residual, layer.mlp_norm)), layer.mlp_output_norm)
         return self._norm(residual, self._weights.final_norm)
+
+    def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
+        """Advance the states of the rows with drafts of the last call by the accepted ones: `accepted`, int64, one for
+        each such row."""
+        assert rows.states is not None, "the rows have no states"
+        for delta in self._deltas.values():
+            delta.settle(rows.query_lens, rows.context_lens - rows.query_lens, rows.states, accepted)
+
+    def _recurrence(self, index: int, layer: NativeLayer, x: Array, rows: StepRows) -> Array:
+        """bf16 [T, Hv Dv] of a gated delta net."""
+        assert rows.states is not None, "the rows have no states"
+        assert isinstance(layer.qkv, NativeLinear), "a gated delta net has no latents"
+        starts = rows.context_lens - rows.query_lens
+        return self._deltas[index](x, layer.qkv.wide(x), rows.query_lens, starts, rows.states)
+
+    def _attention(
+        self, index: int, layer: NativeLayer, x: Array, rows: StepRows, kv: Array, kept: Ints | None, held: list[Array]
+    ) -> Array:
+        """bf16 [T, Hq D], of the tokens `kept` only if stated. Writes the KV of all."""
+        qkv = self._project(layer, x)
+        kv_at = address(kv) + int(self._kv_places[index]) * kv.strides[0]
+        heads_at, rows_at = ctypes.addressof(self._heads[index]), ctypes.addressof(self._rows)
+        self._library.tp_rotate_and_store(heads_at, rows_at, address(qkv), qkv.shape[1], kv_at)
+        if kept is not None:
+            counts = wanted_of_rows(kept, rows.query_lens)
+            held.append(counts)
+            self._rows.query_lens, self._rows.tokens = address(counts), len(kept)
+            qkv, x = qkv[kept], x[kept]
+        attended = self._attend(index, qkv, kv_at)
+        if isinstance(layer.qkv, LatentWeights):
+            of_heads = attended.reshape(len(attended), self._shape.num_heads, -1)
+            attended = of_heads[:, :, : layer.qkv.value_dim].reshape(len(attended), -1)
+        if layer.attention_gate is not None:
+            gate(attended, layer.attention_gate.wide(x))
+        return attended
 
     def _take(self, rows: StepRows, kv: Array) -> list[Array]:
         """Point the structs at a step's rows. Returns the arrays that must live while they are read."""

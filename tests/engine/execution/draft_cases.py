@@ -55,7 +55,7 @@ class Oracle:
 
     def _of(self, request: Request, depth: int) -> list[int]:
         known = request.output_tokens
-        drafts = self.answers[request.id][known : known + depth]
+        drafts = self.answers.get(request.id, [])[known : known + depth]
         return [
             token if (known + index) % self.wrong_every else (token + 1) % VOCAB_SIZE
             for index, token in enumerate(drafts)

@@ -15,6 +15,8 @@ from engine.config import SchedulerConfig
 from engine.execution.runner import ModelRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
+from engine.memory.sequence_states import SequenceStates
+from engine.memory.state_pool import StatePool, StateUse
 from engine.models.host_model import HostModel
 from engine.models.loader import host_model, load_model
 from engine.models.transformer import Transformer
@@ -55,7 +57,9 @@ class Runner(Executor, Protocol):
 
 
 class MakeRunner(Protocol):
-    def __call__(self, model: Any, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner: ...
+    def __call__(
+        self, model: Any, *, num_blocks: int, num_slots: int, max_model_len: int, **settings: int
+    ) -> Runner: ...
 
 
 class Harness:
@@ -71,20 +75,29 @@ class Harness:
         chunk_tokens: int = 512,
         prefix_cache: bool = True,
         poison: bool = True,
+        saved_states: int = 40,
         make_runner: MakeRunner = ModelRunner,
         speculator: Speculator | None = None,
     ) -> None:
         self.speculator = speculator
         config = SchedulerConfig(max_running=max_running, step_tokens=step_tokens, chunk_tokens=chunk_tokens)
         self.pool = BlockPool(num_blocks)
-        self.scheduler = Scheduler(
-            config, KVCacheManager(self.pool, prefix_cache=prefix_cache), model.config.max_position
-        )
+        self.states = None if model.config.linear is None else StatePool(max_running + saved_states, max_running)
+        states = None if self.states is None else SequenceStates(self.states, interval_blocks=2)
+        cache = KVCacheManager(self.pool, prefix_cache=prefix_cache, states=states)
+        self.scheduler = Scheduler(config, cache, model.config.max_position)
+        num_states = {} if self.states is None else {"num_states": self.states.num_slots}
         self.runner = make_runner(
-            model, num_blocks=num_blocks, num_slots=max_running, max_model_len=self.scheduler.window_tokens
+            model,
+            num_blocks=num_blocks,
+            num_slots=max_running,
+            max_model_len=self.scheduler.window_tokens,
+            **num_states,
         )
         if poison:
             fill_with_nan(self.runner._kv)  # what no request has written must never reach a result
+            if self.states is not None:
+                self.runner._states.memory.fill(np.nan)  # type: ignore[attr-defined]
         self.scheduler.async_depth = self.runner.async_depth
         self.launched: deque[tuple[StepPlan, PendingStep]] = deque()
         self.most_in_flight = 0
@@ -154,6 +167,8 @@ class Harness:
                     self.scheduler.preempt(running[steps % len(running)])
             assert steps < 5000, "no end in sight"
         assert self.pool.free_blocks == self.pool.num_blocks, "blocks leaked"
+        if self.states is not None:
+            assert not self.states.count(StateUse.RUNNING) + self.states.count(StateUse.PENDING), "state slots leaked"
         return self.results
 
 

@@ -44,6 +44,12 @@ def assert_like_transformers(folder: Path) -> None:
     actual = forward_logits(load_native(folder), tokens, 512)
     assert actual.dtype == torch.float32
     similarity = cosine_similarity(actual, expected)
+    if "linear_num_key_heads" in describe(folder):
+        # A recurrent state carries rounding on: no further than in transformers with the same dtype.
+        with torch.no_grad():
+            rounded = reference_model(folder, torch.bfloat16)(torch.tensor([tokens])).logits[0].float()
+        assert 1 - similarity.median() < 1.25 * (1 - cosine_similarity(rounded, expected).median())
+        return
     # Rounding may choose another expert where two have nearly the same probability, so single tokens may differ.
     assert (similarity.median() if "experts" in describe(folder) else similarity.min()) > 0.999
 

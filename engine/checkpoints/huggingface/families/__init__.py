@@ -15,6 +15,7 @@ from engine.checkpoints.huggingface.families import (
     olmo,
     phi3,
     qwen,
+    qwen_hybrid,
     sigmoid_experts,
     smollm3,
 )
@@ -35,6 +36,7 @@ _MODULES = (
     gpt_oss,
     sigmoid_experts,
     deepseek,
+    qwen_hybrid,
 )
 
 FAMILIES: Mapping[str, Family] = {family.model_type: family for module in _MODULES for family in module.FAMILIES}

@@ -6,8 +6,9 @@ from typing import Any
 
 from engine.checkpoints.huggingface.rope import rope_from_config
 from engine.checkpoints.json_keys import Keys
-from engine.models.config import Activation, RopeConfig
+from engine.models.config import Activation, ModelConfig, RopeConfig
 from engine.models.experts import MAX_EXPERTS
+from kernels.arrays import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,14 @@ class Dims:
 
 Fields = dict[str, Any]
 """Fields of a `ModelConfig` by name."""
+
+Split = Callable[[ModelConfig, str], Mapping[str, Ints]]
+"""By the name of a layer's module: the modules of Llama, or of the layout, whose rows it holds, and which rows, int64.
+Empty: it holds those of one module, or of a `fused` one."""
+
+
+def no_split(config: ModelConfig, module: str) -> Mapping[str, Ints]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,7 @@ class Family:
     names: for modules of a layer with other names than Llama's, a pattern (`re.fullmatch`) and Llama's name, as a
         replacement template.
     fused: modules whose rows are those of several of Llama's, one after the other.
+    split: modules whose rows are those of several others, in any order.
     stacked: tensors of all experts by their names within a layer.
     interleaved_rope: rope rotates dimensions 2i and 2i + 1 of a head together, not i and i + D'/2.
     text_types: for a multimodal model, values of `text_config.model_type` that are served: its text model.
@@ -67,6 +77,7 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    split: Split = no_split
     stacked: Mapping[str, Stacked] = field(default_factory=dict)
     interleaved_rope: bool = False
     text_types: frozenset[str] = frozenset()

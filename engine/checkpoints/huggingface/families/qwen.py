@@ -44,7 +44,7 @@ def _qwen2_moe(keys: Keys, dims: Dims) -> Fields:
     shared = keys.size("shared_expert_intermediate_size", 5632)
     return {
         "qkv_bias": keys.flag("qkv_bias", True),
-        **_experts(keys, dims, 60, 4, 1408, shared),
+        **experts_of(keys, dims, 60, 4, 1408, shared),
         **rope_fields(keys, dims),
     }
 
@@ -52,7 +52,7 @@ def _qwen2_moe(keys: Keys, dims: Dims) -> Fields:
 def qwen3_moe(keys: Keys, dims: Dims) -> Fields:
     _refuse_windows(keys, dims)
     bias = keys.flag("attention_bias")
-    experts = _experts(keys, dims, 128, 8, 768, shared_size=0)
+    experts = experts_of(keys, dims, 128, 8, 768, shared_size=0)
     return {"qkv_bias": bias, "o_bias": bias, "qk_norm": True, **experts, **rope_fields(keys, dims)}
 
 
@@ -62,7 +62,7 @@ def _refuse_windows(keys: Keys, dims: Dims) -> None:
         raise keys.refuse("use_sliding_window", "sliding windows are not supported in this family")
 
 
-def _experts(keys: Keys, dims: Dims, count: int, per_token: int, size: int, shared_size: int) -> Fields:
+def experts_of(keys: Keys, dims: Dims, count: int, per_token: int, size: int, shared_size: int) -> Fields:
     """The experts by the keys, with transformers' defaults, and the layers that have them."""
     count = expert_count(keys, count)
     step = keys.size("decoder_sparse_step", 1)

@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 9;
+constexpr int32_t TP_ABI = 10;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -137,6 +137,40 @@ void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16_t* qkv, in
 // x float32 [T, width] to bf16 [T, width]: x / rms(x) times the weight, computed in float32, rounded once.
 void tp_rms_norm(const float* x, int64_t x_stride, int64_t rows, int64_t width, const float* weight, float eps, uint16_t* y,
                  int64_t y_stride);
+
+// A gated delta net (Yang et al., arXiv 2412.06464) with C = 2 Hk Dk + Hv Dv channels; see `kernels.delta`.
+struct TpDelta {
+    int64_t key_heads, value_heads, key_dim, value_dim, taps;  // dimensions are multiples of 16, at most 512
+    const float* convolution;  // [taps, C]
+    const float* decay_rate;   // [Hv]: -exp(A)
+    const float* step_bias;    // [Hv]
+    const float* norm;         // [Dv]
+    float norm_eps;
+};
+
+// Row i has tokens `first[i]` to `first[i] + tokens[i]`. Its state is `before[i]`, null for zero, and is written to `after[i]`,
+// which may be the same. The state after the first `save_tokens[j]` tokens of row `save_rows[j]` is written to `save_to[j]`;
+// saves are ordered by row and tokens. A state is float32: inputs of the convolution [taps - 1, C], memory [Hv, Dk, Dv].
+struct TpDeltaRows {
+    int64_t rows;
+    const int64_t* first;
+    const int64_t* tokens;
+    const float* const* before;
+    float* const* after;
+    int64_t saves;
+    const int64_t* save_rows;
+    const int64_t* save_tokens;
+    float* const* save_to;
+};
+
+// Between the projections: mixed float32 [T, C + Hv Dv], queries, keys, values and output gates; gates float32 [T, 2 Hv], beta
+// and decay; out bf16 [T, Hv Dv], or null to advance the states alone. A token's result depends on its own sequence alone,
+// to the bit: not on other rows, on how its row is chunked, or on threads.
+int32_t tp_takes_delta(const TpDelta* net);
+void tp_gated_delta(const TpDelta* net, const TpDeltaRows* rows, const float* mixed, int64_t mixed_stride, const float* gates,
+                    int64_t gates_stride, uint16_t* out, int64_t out_stride);
+// y bf16 [rows, width] times the sigmoid of gate float32 [rows, width].
+void tp_sigmoid_mul(const float* gate, int64_t gate_stride, int64_t rows, int64_t width, uint16_t* y, int64_t y_stride);
 
 struct TpLayer {
     const float* attention_norm;  // [H]

@@ -11,6 +11,7 @@
 
 #include "attention/attention.h"
 #include "attention/attention_ahead.h"
+#include "delta/delta.h"
 #include "logits/logits.h"
 #include "norms/norms.h"
 #include "norms/rotary.h"
@@ -54,6 +55,17 @@ constexpr int VECTOR_BYTES = 32;
 
 }  // namespace bf16_level
 
+namespace delta_level {
+
+#define REGISTER_BYTES 32
+#include "levels/vectors.h"
+
+#include "delta/delta_tasks.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace delta_level
+
 namespace logits_level {
 
 #define REGISTER_BYTES 32
@@ -91,6 +103,13 @@ void bf16_block_avx2(const Product& product, int64_t block) { bf16_level::all_ro
 
 const LogitPasses avx2_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
                                        logits_level::count_above, logits_level::split,  logits_level::draw};
+
+void delta_tasks_avx2(const Delta& delta, int64_t first, int64_t last) { delta_level::delta_tasks(delta, first, last); }
+
+void gate_rows_avx2(const float* gate, int64_t gate_stride, int64_t width, uint16_t* y, int64_t y_stride, int64_t first,
+                    int64_t last) {
+    delta_level::gate_rows(gate, gate_stride, width, y, y_stride, first, last);
+}
 
 void norm_rows_avx2(const Norm& norm, int64_t first, int64_t last) { norms_level::norm_rows(norm, first, last); }
 

@@ -10,6 +10,7 @@
 
 #include "attention/attention.h"
 #include "attention/attention_ahead.h"
+#include "delta/delta.h"
 #include "logits/logits.h"
 #include "norms/norms.h"
 #include "norms/rotary.h"
@@ -38,6 +39,16 @@ constexpr int VALUE_VECTORS = 2, WIDE_VECTORS = 4, WIDE_ROWS = 3;  // 24 sums; f
 #undef REGISTER_BYTES
 
 }  // namespace attention_level
+
+namespace delta_level {
+
+#include "levels/vectors.h"
+
+#include "delta/delta_tasks.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace delta_level
 
 namespace logits_level {
 
@@ -72,6 +83,13 @@ const AttentionKernels ATTENTION_AVX512[] = {attention_level::KERNELS_OF<attenti
 
 const LogitPasses avx512_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
                                          logits_level::count_above, logits_level::split,  logits_level::draw};
+
+void delta_tasks_avx512(const Delta& delta, int64_t first, int64_t last) { delta_level::delta_tasks(delta, first, last); }
+
+void gate_rows_avx512(const float* gate, int64_t gate_stride, int64_t width, uint16_t* y, int64_t y_stride, int64_t first,
+                      int64_t last) {
+    delta_level::gate_rows(gate, gate_stride, width, y, y_stride, first, last);
+}
 
 void norm_rows_avx512(const Norm& norm, int64_t first, int64_t last) { norms_level::norm_rows(norm, first, last); }
 

@@ -12,6 +12,7 @@
 
 #include "attention/attention.h"
 #include "attention/attention_ahead.h"
+#include "delta/delta.h"
 #include "logits/logits.h"
 #include "norms/norms.h"
 #include "norms/rotary.h"
@@ -76,6 +77,17 @@ constexpr int UNROLLED = 1;
 
 }  // namespace blocks_level
 
+namespace delta_level {
+
+#define REGISTER_BYTES 16
+#include "levels/vectors.h"
+
+#include "delta/delta_tasks.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace delta_level
+
 namespace logits_level {
 
 #define REGISTER_BYTES 16
@@ -115,6 +127,13 @@ const BlockKernels BLOCKS_PORTABLE = blocks_level::KERNELS;
 
 const LogitPasses portable_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
                                            logits_level::count_above, logits_level::split,  logits_level::draw};
+
+void delta_tasks_portable(const Delta& delta, int64_t first, int64_t last) { delta_level::delta_tasks(delta, first, last); }
+
+void gate_rows_portable(const float* gate, int64_t gate_stride, int64_t width, uint16_t* y, int64_t y_stride, int64_t first,
+                        int64_t last) {
+    delta_level::gate_rows(gate, gate_stride, width, y, y_stride, first, last);
+}
 
 void norm_rows_portable(const Norm& norm, int64_t first, int64_t last) { norms_level::norm_rows(norm, first, last); }
 
