@@ -8,6 +8,7 @@ ALL = (
     *("limits", "scheduler_step", "host_part", "fairness", "memory_waste", "start", "resident", "accuracy"),
     *(
         "products",
+        "format_products",
         "attention",
         "sampling",
         "penalties",

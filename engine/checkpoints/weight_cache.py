@@ -97,8 +97,9 @@ class CachedCheckpoint:
 
     def cache_file(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Path:
         """Path of the cache file of the weights expanded to `dtype`, whether it exists or not."""
-        path, stat = self._source.path.resolve(), self._source.stat
-        state: tuple[object, ...] = (FORMAT_VERSION, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        path = self._source.path.resolve()
+        files = [(stat.st_size, stat.st_mtime_ns, stat.st_ino) for stat in self._source.stats]
+        state: tuple[object, ...] = (FORMAT_VERSION, *files[0], *files[1:])
         if without:
             state = (*state, *sorted(without))
         source, version = _digest(str(path)), _digest(repr(state))

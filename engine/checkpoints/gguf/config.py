@@ -99,8 +99,6 @@ def architecture_of(everything: Keys) -> tuple[Architecture, Keys]:
     kind = everything.text("general.type", "model")
     if kind != "model":
         raise everything.refuse("general.type", f"{kind!r:.80} is not a model")
-    if everything.size("split.count", 1, minimum=0) > 1:
-        raise everything.refuse("split.count", "a model in several files is not served; merge them first")
     prefix = f"{name}."
     values = {key.removeprefix(prefix): everything.values[key] for key in everything.values if key.startswith(prefix)}
     keys = Keys(values, f"metadata: {prefix}")

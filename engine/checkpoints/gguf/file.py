@@ -1,16 +1,16 @@
 """A GGUF file: weights, hyper-parameters, tokenizer and chat template in one."""
 
-import mmap
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from engine.checkpoints.gguf.config import Divisors, architecture_of, config_from_gguf
-from engine.checkpoints.gguf.header import BlockType, TensorInfo, read_header
+from engine.checkpoints.gguf.header import BlockType, Header
 from engine.checkpoints.gguf.names import LONG_DIVISORS, ROPE_DIVISORS, SHORT_DIVISORS, StoredPart, layout_parts
+from engine.checkpoints.gguf.parts import PlacedTensor, open_parts, tensors_of
 from engine.checkpoints.gguf.quants import expand
 from engine.checkpoints.json_keys import Keys
 from engine.checkpoints.text import text_processor_from_gguf
@@ -41,7 +41,7 @@ class RawTensor:
 
 
 class GGUFCheckpoint:
-    """A `Checkpoint` of a validated GGUF file. Only the header has been read.
+    """A `Checkpoint` of a validated GGUF file and the parts after it. Only headers have been read.
 
     Raises:
         UnsupportedCheckpoint: the message names the key or tensor that cannot be served.
@@ -49,19 +49,21 @@ class GGUFCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._data, self._stat = _map(path)
-        self._header = read_header(self._data)
-        weights = dict(self._header.tensors)
+        self._files = open_parts(path)
+        self._metadata = self._files[0].header.metadata
+        weights = tensors_of(self._files)
         plain, short, long = (
-            None if (info := weights.pop(name, None)) is None else self._numbers(info)
+            None if (placed := weights.pop(name, None)) is None else self._numbers(placed)
             for name in (ROPE_DIVISORS, SHORT_DIVISORS, LONG_DIVISORS)
         )
-        self._config = config_from_gguf(self._header, Divisors(plain, short or (), long or ()))
-        self._architecture, _ = architecture_of(Keys(self._header.metadata, "metadata: "))
+        header = Header(self._metadata, {name: placed.info for name, placed in weights.items()})
+        self._config = config_from_gguf(header, Divisors(plain, short or (), long or ()))
+        self._architecture, _ = architecture_of(Keys(self._metadata, "metadata: "))
+        self._file_of = {name: placed.part for name, placed in weights.items()}
         self._stored = {
             name: part
-            for info in weights.values()
-            for name, part in layout_parts(info, self._architecture, self._config)
+            for placed in weights.values()
+            for name, part in layout_parts(placed.info, self._architecture, self._config)
         }
         check_tensors(self._config, {name: info.shape for name, info in self._stored.items()})
 
@@ -70,9 +72,9 @@ class GGUFCheckpoint:
         return self._path
 
     @property
-    def stat(self) -> os.stat_result:
-        """The file's identity, size and time when it was opened."""
-        return self._stat
+    def stats(self) -> Sequence[os.stat_result]:
+        """The identity, size and time of each file when it was opened."""
+        return [file.stat for file in self._files]
 
     @property
     def quantized(self) -> Mapping[str, QuantizedMatrix]:
@@ -84,11 +86,8 @@ class GGUFCheckpoint:
         }
 
     def is_unchanged(self) -> bool:
-        """Whether the path still names the file that was opened, unmodified."""
-        try:
-            return _identity(self._path.stat()) == _identity(self._stat)
-        except OSError:
-            return False
+        """Whether the paths still name the files that were opened, unmodified."""
+        return all(file.is_unchanged() for file in self._files)
 
     @property
     def config(self) -> ModelConfig:
@@ -97,7 +96,7 @@ class GGUFCheckpoint:
     @property
     def sampling_defaults(self) -> SamplingDefaults:
         """The values of the `general.sampling` keys, which llama.cpp reads, too."""
-        return SamplingDefaults.of_checkpoint(self._header.metadata, _SAMPLING_KEYS, self._path.name)
+        return SamplingDefaults.of_checkpoint(self._metadata, _SAMPLING_KEYS, self._path.name)
 
     @property
     def weight_bytes(self) -> int:
@@ -105,12 +104,12 @@ class GGUFCheckpoint:
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
         """Every weight in `dtype` except for `without`; memory-mapped if the file has that dtype."""
-        for name in self._stored:
+        for name, part in self._stored.items():
             if name in without:
                 continue
             raw = self.raw_tensor(name)
             yield name, expand(raw.rows, raw.type, FLOAT32 if is_wide(name) else dtype)
-            self._let_go()
+            self._file_of[part.info.name].let_go()
 
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
         """The named matrices as blocks; memory-mapped unless their rows are reordered."""
@@ -120,12 +119,12 @@ class GGUFCheckpoint:
             raw = self.raw_tensor(name)
             out_features, in_features = part.shape
             yield name, StoredWeight(raw.type.name.lower(), raw.rows, out_features, in_features)
-            self._let_go()
+            self._file_of[part.info.name].let_go()
 
     def raw_tensor(self, name: str) -> RawTensor:
         """The stored blocks of the weight with that Hugging Face name. A block never spans two rows."""
         part, config = self._stored[name], self._config
-        rows = self._rows(part.info)
+        rows = _rows(PlacedTensor(self._file_of[part.info.name], part.info))
         if part.expert is not None:
             rows = rows[part.expert]
         rows = rows[None] if part.is_row else _rows_between(rows, part)
@@ -135,35 +134,20 @@ class GGUFCheckpoint:
         return RawTensor(part.info.type, rows)
 
     def text_processor(self) -> TextProcessor:
-        return text_processor_from_gguf(self._header.metadata)
+        return text_processor_from_gguf(self._metadata)
 
-    def _let_go(self) -> None:
-        """Release the file's resident pages. Reading them again is valid, only slower: matrices may wait until those
-        that are packed with them have been read."""
-        self._data.madvise(mmap.MADV_DONTNEED)
-
-    def _rows(self, info: TensorInfo) -> Bytes:
-        stored = np.frombuffer(self._data, np.uint8, info.bytes, info.offset)
-        return stored.reshape(*info.shape[:-1], -1)
-
-    def _numbers(self, info: TensorInfo) -> tuple[float, ...]:
+    def _numbers(self, placed: PlacedTensor) -> tuple[float, ...]:
         """A short float32 tensor that is part of the config."""
+        info = placed.info
         if info.type.name != "F32" or len(info.shape) != 1 or info.shape[0] > _MAX_ROPE_DIVISORS:
             raise UnsupportedCheckpoint(f"tensor {info.name} is not a short list of F32")
-        return tuple(self._rows(info).view(np.float32).tolist())
+        return tuple(_rows(placed).view(np.float32).tolist())
 
 
-def _map(path: Path) -> tuple[mmap.mmap, os.stat_result]:
-    """The file as a read-only memory map."""
-    try:
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), os.fstat(file.fileno())
-    except (OSError, ValueError) as error:  # ValueError: an empty file
-        raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error})") from error
-
-
-def _identity(stat: os.stat_result) -> tuple[int, ...]:
-    return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
+def _rows(placed: PlacedTensor) -> Bytes:
+    info = placed.info
+    stored = np.frombuffer(placed.part.data, np.uint8, info.bytes, info.offset)
+    return stored.reshape(*info.shape[:-1], -1)
 
 
 def _rows_between(rows: Bytes, part: StoredPart) -> Bytes:

@@ -63,23 +63,25 @@ class HFCheckpoint:
         self._names = TensorNames(family, self._config)
         stored = _read_headers(folder, _weight_files(folder))
         stored = {name: tensor for name, tensor in stored.items() if not self._names.is_ignored(name)}
-        if format is not None and (family.fused or family.interleaved_rope or self._config.linear is not None):
+        if format is not None and (self._config.latent is not None or self._config.linear is not None):
+            kind = "latent attention" if self._config.latent is not None else "linear attention"
             raise UnsupportedCheckpoint(
-                f"config.json: quantization_config is not supported with {self._config.family}, whose projections are "
-                "fused or in another order"
+                f"config.json: quantization_config is not supported with {self._config.family}: {kind}"
             )
         self._layers: Mapping[str, LayerTensors] = {}
         self._reader = LayerReader(folder)
         if format is not None:
             expected = dict(expected_tensors(self._config))
             parts = self._names.parts(stored)
-            self._layers = take_layers(format, expected.items(), parts)
+            self._layers = take_layers(format, self._names.matrices(expected, parts), parts)
             self._reader.take_zero_biases(self._layers, expected, parts)
             plain = {tensor.within[0] for tensor in parts.values() if tensor.within is not None}
             stored = {name: tensor for name, tensor in stored.items() if name in plain}
         _check_types(stored)
         shapes = self._names.layout_shapes({name: tensor.shape for name, tensor in stored.items()})
-        check_tensors(self._config, shapes | {name: layer.shape for name, layer in self._layers.items()})
+        for layer in self._layers.values():
+            shapes |= {part.name: (part.last - part.first, layer.shape[1]) for part in layer.parts}
+        check_tensors(self._config, shapes)
         self._stored = stored
 
     @property
@@ -104,24 +106,34 @@ class HFCheckpoint:
     def quantized(self) -> Mapping[str, QuantizedMatrix]:
         """See `engine.models.sources.BlockSource`."""
         return {
-            name: QuantizedMatrix(layer.scheme.description, layer.scheme.block_format(layer.shape[1]), layer.bytes)
-            for name, layer in self._layers.items()
+            part.name: QuantizedMatrix(
+                layer.scheme.description, layer.scheme.block_format(layer.shape[1]), layer.bytes_of(part)
+            )
+            for layer in self._layers.values()
+            for part in layer.parts
         }
 
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
         """The named quantised matrices in blocks."""
-        for name, layer in self._layers.items():
-            if name in names:
-                yield name, layer.scheme.blocks(self._reader.read(name, layer))
+        for module, layer in self._layers.items():
+            parts = [part for part in layer.parts if part.name in names]
+            if parts:
+                whole = layer.scheme.blocks(self._reader.read(module, layer))
+                for part in parts:
+                    rows = part.of(whole.rows)
+                    yield part.name, StoredWeight(whole.format, rows, len(rows), whole.in_features)
                 self._reader.release()
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
         """Every weight in `dtype` except for `without`, which are quantised; memory-mapped if the file has that
         dtype."""
         yield from self._plain_tensors(dtype)
-        for name, layer in self._layers.items():
-            if name not in without:
-                yield name, layer.scheme.floats(self._reader.read(name, layer)).astype(dtype, copy=False)
+        for module, layer in self._layers.items():
+            parts = [part for part in layer.parts if part.name not in without]
+            if parts:
+                whole = layer.scheme.floats(self._reader.read(module, layer)).astype(dtype, copy=False)
+                for part in parts:
+                    yield part.name, part.of(whole)
                 self._reader.release()
 
     def text_processor(self) -> TextProcessor:

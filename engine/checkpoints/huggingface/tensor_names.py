@@ -9,9 +9,10 @@ import numpy as np
 
 from engine.checkpoints.huggingface.families import Family
 from engine.checkpoints.huggingface.families.family import Stacked
-from engine.checkpoints.safetensors_file import StoredTensor
+from engine.checkpoints.quantization.layers import LayerPart, StoredMatrix
+from engine.checkpoints.safetensors_file import FLOAT_TYPES, StoredTensor
 from engine.models.config import LatentConfig, ModelConfig, UnsupportedCheckpoint
-from engine.models.layout import HEAD, Shape, layer_tensors
+from engine.models.layout import EMBEDDING, HEAD, Shape, layer_tensors
 from kernels.arrays import Array, Ints
 
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,3})\.(.+)")
@@ -84,8 +85,48 @@ class TensorNames:
                 within=(name, part.view),
             )
             for name, tensor in stored.items()
-            for part in self._parts(name, tensor.shape)
+            for part in (self._whole(name, stored) or self._parts(name, tensor.shape))
         }
+
+    def matrices(self, expected: Mapping[str, Shape], parts: Mapping[str, StoredTensor]) -> Iterator[StoredMatrix]:
+        """The model's matrices but the embedding, as files have them: a quantised fused one is whole. `expected`: of
+        the model; `parts`: as from that method."""
+        suffix = ".weight"
+        whole = {name.rpartition(".")[0] for name in parts if name.rpartition(".")[0] + suffix not in expected}
+        for name, shape in expected.items():
+            if len(shape) != 2 or name == EMBEDDING or not name.endswith(suffix):
+                continue
+            module = name.removesuffix(suffix)
+            fused, modules = self._fused_with(module)
+            if fused not in whole:
+                yield StoredMatrix(module, shape, [LayerPart(name, 0, shape[0], self._row_order(name))])
+            elif module == modules[0]:
+                found, first = [], 0
+                for part in modules:
+                    last = first + expected[part + suffix][0]
+                    found.append(LayerPart(part + suffix, first, last, self._row_order(part + suffix)))
+                    first = last
+                yield StoredMatrix(fused, (first, shape[1]), found)
+
+    def _fused_with(self, module: str) -> tuple[str, tuple[str, ...]]:
+        """The module that files have in place of this one and of others, and all of these; else the module itself."""
+        match = _LAYER.fullmatch(module)
+        for fused, parts in self._family.fused.items():
+            if match is not None and match[2] in parts:
+                prefix = module.removesuffix(match[2])
+                return prefix + fused, tuple(prefix + part for part in parts)
+        return module, (module,)
+
+    def _whole(self, name: str, stored: Mapping[str, StoredTensor]) -> list[_Part]:
+        """A tensor of a fused module whose weight is quantised, which only its format can take apart; else none."""
+        module = name.rpartition(".")[0]
+        renamed = _LAYER.fullmatch(self._renamed(module))
+        weight = stored.get(f"{module}.weight")
+        if renamed is None or renamed[2] not in self._family.fused or int(renamed[1]) >= self._config.num_layers:
+            return []
+        if name == f"{module}.bias" or (weight is not None and weight.type in FLOAT_TYPES):
+            return []
+        return [_Part(self._renamed(name), stored[name].shape, lambda array: array)]
 
     def _renamed(self, name: str) -> str:
         """The name without the prefix of a multimodal model."""

@@ -7,6 +7,7 @@
                      X.weight_g_idx   int32 [in]  the group of each input; `actorder` "group" only
     int-quantized    X.weight int8 [out, in], X.weight_scale [out, 1] or [1], X.weight_zero_point likewise
     float-quantized  X.weight e4m3 [out, in], X.weight_scale [out, 1], [1] or one for each block
+    mxfp4-pack-quantized  see `mxfp4`
 
 Activations are not rounded on a CPU, whatever `input_activations` states.
 """
@@ -19,6 +20,7 @@ import numpy as np
 
 from engine.checkpoints.json_keys import Keys, shown
 from engine.checkpoints.quantization.float8 import Float8Scheme, block_of
+from engine.checkpoints.quantization.mxfp4 import MXFP4Scheme
 from engine.checkpoints.quantization.patterns import compiled
 from engine.checkpoints.quantization.scheme import (
     SCALE_TYPES,
@@ -30,12 +32,14 @@ from engine.checkpoints.quantization.scheme import (
 )
 from kernels.arrays import Bytes, Floats
 from kernels.integers import BITS, GroupedIntegers, in_order, unpacked
+from kernels.microscaling import BLOCK_INPUTS
 from kernels.weights import StoredWeight
 
 _WORD_BITS = 32
 _PATTERN = "re:"
 _CLASS = "Linear"
-_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "mixed-precision")
+_MXFP4 = "mxfp4-pack-quantized"
+_FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", _MXFP4, "mixed-precision")
 _INERT = frozenset(("quant_method", "quantization_status", "global_compression_ratio", "version"))
 _ACTIVATIONS = frozenset(("input_activations",))
 _ARGUMENTS = ("num_bits", "type", "symmetric", "strategy", "group_size", "block_structure", "dynamic", "actorder")
@@ -127,7 +131,7 @@ def _scheme(group: Keys, form: str) -> LayerScheme:
         return _PackedScheme(bits, group_size, symmetric, "weight_g_idx" if by_index else None)
     if by_index:
         raise keys.refuse("actorder", f"{order!r:.80} in {form} is not understood")
-    if form == "float-quantized" or bits > 8:
+    if form in ("float-quantized", _MXFP4) or bits > 8:
         raise keys.refuse("num_bits", f"{bits}-bit integers are not {form}")
     return _Int8Scheme(group_size, symmetric, rounded_inputs=_rounds_inputs(group))
 
@@ -141,6 +145,11 @@ def _rounds_inputs(group: Keys) -> bool:
 
 
 def _float_scheme(keys: Keys, form: str, bits: int, strategy: str) -> LayerScheme:
+    if form == _MXFP4:
+        stated = (bits, strategy, keys.group_size("group_size"))
+        if stated != (4, "group", BLOCK_INPUTS):
+            raise keys.refuse("num_bits", f"{form} of {stated} is not of 4 bits in groups of {BLOCK_INPUTS}")
+        return MXFP4Scheme("weight_packed", "weight_scale")
     if bits != 8 or form not in ("float-quantized", "naive-quantized"):
         raise keys.refuse("num_bits", f"{bits}-bit floats in {form} are not understood")
     if not keys.flag("symmetric", True):

@@ -1,48 +1,74 @@
 """The quantised layers of a folder: found among the tensors of its files, checked, and taken from them."""
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.checkpoints.quantization.scheme import LayerScheme, QuantizedLayer, TensorSpec, WeightFormat
 from engine.checkpoints.safetensors_file import FLOAT_TYPES, MappedFile, StoredTensor
 from engine.models.config import UnsupportedCheckpoint
-from engine.models.layout import EMBEDDING, Shape
-from kernels.arrays import Array
+from engine.models.layout import Shape
+from kernels.arrays import Array, Ints
 
 _WEIGHT, _BIAS = ".weight", ".bias"
 
 
 @dataclass(frozen=True, slots=True)
+class LayerPart:
+    """A matrix of the model that is rows [first, last) of a stored one. order: its rows among these; None: in order."""
+
+    name: str
+    first: int
+    last: int
+    order: Ints | None
+
+    def of(self, rows: Array) -> Array:
+        own = rows[self.first : self.last]
+        return own if self.order is None else own[self.order]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A module's matrix as files have it, and the matrices of the model that it is."""
+
+    module: str
+    shape: Shape
+    parts: Sequence[LayerPart]
+
+
+@dataclass(frozen=True, slots=True)
 class LayerTensors:
-    """A quantised layer: how it is stored, and its tensors by suffix."""
+    """A quantised layer: how it is stored, the matrices that it is, and its tensors by suffix."""
 
     scheme: LayerScheme
     shape: Shape
+    parts: Sequence[LayerPart]
     tensors: Mapping[str, StoredTensor]
 
     @property
     def bytes(self) -> int:
         return sum(tensor.bytes for tensor in self.tensors.values())
 
+    def bytes_of(self, part: LayerPart) -> int:
+        """The part's share of the bytes; those of all parts add up."""
+        rows = self.shape[0]
+        return part.last * self.bytes // rows - part.first * self.bytes // rows
+
 
 def take_layers(
-    format: WeightFormat, expected: Iterable[tuple[str, Shape]], stored: MutableMapping[str, StoredTensor]
+    format: WeightFormat, matrices: Iterable[StoredMatrix], stored: MutableMapping[str, StoredTensor]
 ) -> dict[str, LayerTensors]:
-    """The quantised layers by the name of their weight. Their tensors are removed from `stored`. `expected`: name and
-    shape of the model's weights.
+    """The quantised layers by their module. Their tensors are removed from `stored`.
 
     Raises:
         UnsupportedCheckpoint: a tensor is missing, or has another shape or type; the message names it.
     """
     layers: dict[str, LayerTensors] = {}
     # Stops at the first that is missing: a config that claims many layers costs no more than the file has tensors.
-    for name, shape in expected:
-        if len(shape) != 2 or name == EMBEDDING or not name.endswith(_WEIGHT):
-            continue
-        module = name.removesuffix(_WEIGHT)
+    for matrix in matrices:
+        module, shape = matrix.module, matrix.shape
         scheme = format.scheme(module)
-        if scheme is None or _is_plain(stored.get(name)):
+        if scheme is None or _is_plain(stored.get(module + _WEIGHT)):
             continue
         found: dict[str, StoredTensor] = {}
         for suffix, spec in _specs(scheme, module, shape).items():
@@ -53,7 +79,7 @@ def take_layers(
                 continue
             _check(f"{module}.{suffix}", tensor, spec)
             found[suffix] = tensor
-        layers[name] = LayerTensors(scheme, shape, found)
+        layers[module] = LayerTensors(scheme, shape, matrix.parts, found)
     return layers
 
 
@@ -64,9 +90,8 @@ class LayerReader:
         self._folder = folder
         self._files: dict[str, MappedFile] = {}
 
-    def read(self, name: str, layer: LayerTensors) -> QuantizedLayer:
-        """The layer whose weight has that name. Views of the files: use them before `release`."""
-        module = name.removesuffix(_WEIGHT)
+    def read(self, module: str, layer: LayerTensors) -> QuantizedLayer:
+        """The layer of a module. Views of the files: use them before `release`."""
         tensors = {suffix: self._array(f"{module}.{suffix}", tensor) for suffix, tensor in layer.tensors.items()}
         out_features, in_features = layer.shape
         return QuantizedLayer(module, out_features, in_features, tensors)
@@ -82,9 +107,10 @@ class LayerReader:
         Raises:
             UnsupportedCheckpoint: one is not zero.
         """
-        for weight in layers:
-            name = weight.removesuffix(_WEIGHT) + _BIAS
-            if name in expected or name not in stored:
+        for module, layer in layers.items():
+            name = module + _BIAS
+            wanted = any(part.name.removesuffix(_WEIGHT) + _BIAS in expected for part in layer.parts)
+            if wanted or name not in stored:
                 continue
             if self._array(name, stored.pop(name)).any():
                 raise UnsupportedCheckpoint(f"tensor {name} is not zero, and the model has no such bias")
@@ -118,5 +144,6 @@ def _specs(scheme: LayerScheme, module: str, shape: Shape) -> Mapping[str, Tenso
 def _check(name: str, tensor: StoredTensor, spec: TensorSpec) -> None:
     if tensor.type not in spec.types:
         raise UnsupportedCheckpoint(f"tensor {name} has type {tensor.type}, not one of {', '.join(spec.types)}")
-    if tensor.shape not in spec.shapes:
-        raise UnsupportedCheckpoint(f"tensor {name} has shape {list(tensor.shape)}, not {list(spec.shapes[0])}")
+    if not spec.permits(tensor.shape):
+        wanted = list(spec.shapes[0]) if spec.shapes else f"a list of at most {spec.longest}"
+        raise UnsupportedCheckpoint(f"tensor {name} has shape {list(tensor.shape)}, not {wanted}")

@@ -1,22 +1,21 @@
-"""MXFP4 (OCP Microscaling Formats 1.0, section 5.3) as gpt-oss stores its experts.
+"""MXFP4 (OCP Microscaling Formats 1.0, section 5.3): 32 inputs of a row share a power of two.
 
-32 inputs of a row share a power of two. Of a block's 16 bytes, byte j holds elements 2j (low half) and 2j + 1; GGUF's
-blocks hold the same numbers as elements j and j + 16.
+    gpt-oss             X.blocks uint8 [out, in / 32, 16], X.scales uint8 [out, in / 32]; experts only
+    compressed-tensors  X.weight_packed uint8 [out, in / 2], X.weight_scale uint8 [out, in / 32]
+
+A byte has two numbers, the first in the lower half.
 """
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from engine.checkpoints.json_keys import Keys
 from engine.checkpoints.quantization.scheme import LayerScheme, QuantizedLayer, TensorSpec, divided
-from kernels.arrays import FLOAT32, Array, Floats
+from engine.models.layout import Shape
+from kernels import microscaling
+from kernels.arrays import Bytes, Floats
 from kernels.weights import StoredWeight
 
-_GROUP = 32
-_VALUES: Floats = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6), FLOAT32)
-"""The number of each code (e2m1)."""
-_BIAS, _NAN = 127, 255
+_GROUP = microscaling.BLOCK_INPUTS
 _EXPERTS = ".mlp.experts."
 
 
@@ -32,40 +31,38 @@ class MXFP4Format:
 
 
 class MXFP4Scheme:
-    """See `LayerScheme`. `blocks`: two codes a byte, [out_features, groups, 16]. `scales`: exponents, [out_features,
-    groups]."""
+    """See `LayerScheme`. codes, scales: suffixes of the tensors."""
 
     description = "mxfp4"
 
+    def __init__(self, codes: str = "blocks", scales: str = "scales") -> None:
+        self._codes, self._scales = codes, scales
+
     def tensors(self, out_features: int, in_features: int) -> Mapping[str, TensorSpec]:
         groups = divided(in_features, _GROUP, f"a group of {_GROUP}")
+        by_row: Shape = (out_features, in_features // 2)
+        shape = (out_features, groups, _GROUP // 2) if self._codes == "blocks" else by_row
         return {
-            "blocks": TensorSpec(("U8",), ((out_features, groups, _GROUP // 2),)),
-            "scales": TensorSpec(("U8",), ((out_features, groups),)),
+            self._codes: TensorSpec(("U8",), (shape,)),
+            self._scales: TensorSpec(("U8", "F8_E8M0"), ((out_features, groups),)),
         }
 
     def block_format(self, in_features: int) -> str | None:
-        return "mxfp4"
+        return microscaling.FORMAT
 
     def floats(self, layer: QuantizedLayer) -> Floats:
-        codes, exponents = self._codes(layer)
-        numbers = np.ldexp(_VALUES[codes], exponents[:, :, None].astype(np.int32) - _BIAS)
-        return numbers.reshape(layer.out_features, layer.in_features)
+        return microscaling.floats(*self._pairs(layer))
 
     def blocks(self, layer: QuantizedLayer) -> StoredWeight:
-        codes, exponents = self._codes(layer)
-        halves = codes[:, :, : _GROUP // 2] | codes[:, :, _GROUP // 2 :] << 4
-        rows = np.concatenate((exponents[:, :, None], halves), axis=2).reshape(layer.out_features, -1)
-        return StoredWeight("mxfp4", rows, layer.out_features, layer.in_features)
+        return microscaling.blocks(*self._pairs(layer))
 
-    def _codes(self, layer: QuantizedLayer) -> tuple[Array, Array]:
-        """Codes u8 [out_features, groups, 32] and exponents.
+    def _pairs(self, layer: QuantizedLayer) -> tuple[Bytes, Bytes]:
+        """Codes uint8 [out_features, in_features / 2] and exponents.
 
         Raises:
             UnsupportedCheckpoint: a scale is not a number.
         """
-        blocks, exponents = layer.tensors["blocks"], layer.tensors["scales"]
-        if (exponents == _NAN).any():
-            raise layer.refuse("scales", "a scale is not finite")
-        codes = np.stack((blocks & 15, blocks >> 4), axis=-1)
-        return codes.reshape(*exponents.shape, _GROUP), exponents
+        exponents: Bytes = layer.tensors[self._scales].view("uint8")
+        if (exponents == microscaling.NOT_A_NUMBER).any():
+            raise layer.refuse(self._scales, "a scale is not finite")
+        return layer.tensors[self._codes].reshape(layer.out_features, -1), exponents

@@ -5,6 +5,7 @@ from typing import Any
 
 from engine.checkpoints.json_keys import Keys
 from engine.checkpoints.quantization.awq import AWQFormat
+from engine.checkpoints.quantization.bitsandbytes import BitsAndBytesFormat
 from engine.checkpoints.quantization.compressed_tensors import CompressedTensorsFormat
 from engine.checkpoints.quantization.float8 import FP8Format
 from engine.checkpoints.quantization.gptq import GPTQFormat
@@ -17,6 +18,7 @@ FORMATS: Mapping[str, Callable[[Keys], WeightFormat]] = {
     "compressed-tensors": CompressedTensorsFormat,
     "fp8": FP8Format,
     "mxfp4": MXFP4Format,
+    "bitsandbytes": BitsAndBytesFormat,
 }
 
 _KEYS = ("quantization_config", "compression_config")

@@ -22,11 +22,16 @@ SCALE_TYPES = ("F16", "BF16", "F32")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Requirements of a layer's tensor. shapes: the permitted ones. types: by their names in safetensors headers."""
+    """Requirements of a layer's tensor. shapes: the permitted ones. types: by their names in safetensors headers.
+    longest: the most elements of a list of any length, which is permitted, too."""
 
     types: tuple[str, ...]
     shapes: tuple[Shape, ...]
     required: bool = True
+    longest: int = 0
+
+    def permits(self, shape: Shape) -> bool:
+        return shape in self.shapes or (len(shape) == 1 and shape[0] <= self.longest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ class Level(IntEnum):
 
 class Format(IntEnum):
     """Storage format of a weight. The first three are packed from bf16 rows, the others from rows of blocks: of GGUF
-    files, and from U4_32 on those of `kernels.integers`."""
+    files, of `kernels.integers` (U4 and U8), and of `kernels.floats8` (E4M3)."""
 
     BF16 = 0
     INT8 = 1
@@ -36,6 +36,16 @@ class Format(IntEnum):
     U8_32 = 11
     U8_64 = 12
     U8_128 = 13
+    Q5_0 = 14
+    Q5_1 = 15
+    Q2_K = 16
+    Q3_K = 17
+    Q5_K = 18
+    IQ4_NL = 19
+    IQ4_XS = 20
+    MXFP4 = 21
+    E4M3_32 = 22
+    E4M3_128 = 23
 
 
 class Store(IntEnum):

@@ -89,7 +89,7 @@ def test_k_quants_are_expanded_exactly(block_type: BlockType, tiny_folder: TinyF
     plain = GGUFCheckpoint(make_gguf(tmp_path / "plain.gguf", folder, tokenizer=False))
     random = np.random.default_rng(0)
     writer = gguf.GGUFWriter(tmp_path / "k.gguf", "llama")
-    for key, value in plain._header.metadata.items():
+    for key, value in plain._metadata.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             (writer.add_uint32 if isinstance(value, int) else writer.add_float32)(key, value)
     expected: dict[str, Array] = {}

@@ -42,7 +42,7 @@ def open_bounded(path: Path, data: bytes) -> bool:
     refused: str | None = None
     try:
         checkpoint = GGUFCheckpoint(path)
-        dict(checkpoint._header.metadata)
+        dict(checkpoint._metadata)
     except UnsupportedCheckpoint as error:
         refused = str(error)
     finally:

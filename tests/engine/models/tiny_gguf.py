@@ -82,16 +82,18 @@ def make_gguf(
     frequency_divisors: list[float] | None = None,
     vectors: dict[str, list[float]] | None = None,
     tokenizer: bool = True,
+    tensors_per_file: int = 0,
 ) -> Path:
     """Write the checkpoint in `folder` to `path` with its matrices as `block_type`, vectors as F32; return `path`.
 
     `keys` are further metadata, or values in place of those of the folder; a None leaves the key out. A mistral or
     mixtral folder becomes architecture `llama`. The folder's own rope settings beyond the base are not translated.
+    With `tensors_per_file` it is written in parts, of which the first is returned.
     """
     config = json.loads((folder / "config.json").read_text())
     family = config["model_type"]
     arch = _ARCHITECTURES.get(family, family)
-    writer = gguf.GGUFWriter(path, arch)
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=tensors_per_file)
     metadata = _metadata(arch, config, folder if tokenizer else None) | (keys or {})
     for key, value in metadata.items():
         _add(writer, key, value)
@@ -103,7 +105,7 @@ def make_gguf(
     for name, values in (extra | (vectors or {})).items():
         writer.add_tensor(name, np.array(values, np.float32))
     write(writer)
-    return path
+    return path if not tensors_per_file else min(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
 
 
 def _tensors(family: str, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

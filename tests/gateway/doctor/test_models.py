@@ -43,10 +43,15 @@ def test_whether_memory_holds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_weights_that_no_kernel_computes_with_are_named(tmp_path: Path) -> None:
     goldens = Path(__file__).parents[2] / "engine/models/quantization/data"
-    settings = {"data_dir": tmp_path, "models": {"a": goldens / "fp8-block"}, "device": "cpu", "kv_cache_bytes": "1MiB"}
+    settings = {
+        "data_dir": tmp_path,
+        "models": {"a": goldens / "gptq-v2-asym-desc-act"},
+        "device": "cpu",
+        "kv_cache_bytes": "1MiB",
+    }
     found = findings(**settings)
     assert found["quantized weights"].state is State.WARNING
-    assert "a: compressed-tensors, 8-bit floats" in found["quantized weights"].detail
+    assert "a: gptq, 4 bits" in found["quantized weights"].detail
     if computes_natively():
         found = findings(**settings | {"models": {"a": goldens / "w4a16"}})
         assert found.keys() == {"models", "memory"}

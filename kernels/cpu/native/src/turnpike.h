@@ -32,7 +32,7 @@ void tp_use_threads(int32_t threads);
 // --- Weights ---------------------------------------------------------------------------------------------------
 
 // Storage format of a weight [outputs, inputs]. `tp_pack` takes rows of bf16 numbers for the first three, and stored rows
-// of blocks for the others: ggml's layouts, and those of zero_points.cpp.
+// of blocks for the others: ggml's layouts, and those of zero_points.cpp and float8.cpp.
 enum TpFormat : int32_t {
     TP_BF16 = 0,
     TP_INT8 = 1,
@@ -49,7 +49,19 @@ enum TpFormat : int32_t {
     TP_U8_32 = 11,
     TP_U8_64 = 12,
     TP_U8_128 = 13,
+    TP_Q5_0 = 14,
+    TP_Q5_1 = 15,
+    TP_Q2_K = 16,
+    TP_Q3_K = 17,
+    TP_Q5_K = 18,
+    TP_IQ4_NL = 19,
+    TP_IQ4_XS = 20,
+    TP_MXFP4 = 21,
+    // 8-bit floats (e4m3) with a float32 scale for 32 or 128 inputs: see float8.cpp.
+    TP_E4M3_32 = 22,
+    TP_E4M3_128 = 23,
 };
+constexpr int32_t TP_FORMATS = 24;
 
 // Bytes of the packed weight; -1 if the format does not support the shape. `packed` is aligned to 64 bytes.
 int64_t tp_packed_bytes(int32_t format, int64_t outputs, int64_t inputs);

@@ -1,6 +1,7 @@
 """Quantised copies of tiny checkpoints, in every layout that is read."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from kernels.arrays import Array, Floats
 from tests.engine.models.quantization import packing
 
+_LINEAR = re.compile(r"(_proj|\.w[123])\.weight$")
 Quantized = tuple[Mapping[str, Array], Floats]
 """A layer's tensors by suffix, and the weight that they stand for."""
 
@@ -40,7 +42,7 @@ def write(folder: Path, source: Path, case: Case) -> dict[str, Floats]:
     tensors: dict[str, Array] = {}
     floats: dict[str, Floats] = {}
     for name, weight in load_file(source / "model.safetensors").items():
-        linear = name.endswith("_proj.weight") or (case.head and name == "lm_head.weight")
+        linear = _LINEAR.search(name) is not None or (case.head and name == "lm_head.weight")
         if not linear or any(part in name for part in case.plain):
             tensors[name] = floats[name] = weight
             continue
@@ -128,6 +130,11 @@ def _float8(strategy: str) -> Case:
     return Case(f"float8-{strategy}", compressed("float-quantized", weights), quantize, "e4m3_128")
 
 
+def _mxfp4() -> Case:
+    weights = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True}
+    return Case("mxfp4", compressed("mxfp4-pack-quantized", weights), packing.mxfp4, "mxfp4")
+
+
 def _fp8(block: tuple[int, int] | None) -> Case:
     def quantize(weight: Floats) -> Quantized:
         codes, scales, floats = packing.float8(weight, block or weight.shape)
@@ -136,6 +143,13 @@ def _fp8(block: tuple[int, int] | None) -> Case:
     config = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
     blocks = "e4m3_32" if block == (96, 160) else "e4m3_128"
     return Case(f"fp8-{block}", config | {"weight_block_size": list(block) if block else None}, quantize, blocks)
+
+
+def _nf4(*, nested: bool) -> Case:
+    config = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    config |= {"bnb_4bit_use_double_quant": nested, "llm_int8_skip_modules": ["lm_head"]}
+    name = f"nf4{'-nested' if nested else ''}"
+    return Case(name, config, lambda weight: packing.nf4(weight, nested=nested), None)
 
 
 LAYERS = [["self_attn.k_proj", "self_attn.v_proj", "self_attn.q_proj"], ["mlp.up_proj", "mlp.gate_proj"]]
@@ -159,4 +173,7 @@ CASES = (
     _fp8((128, 128)),
     _fp8((96, 160)),
     _fp8(None),
+    _mxfp4(),
+    _nf4(nested=False),
+    _nf4(nested=True),
 )

@@ -1,5 +1,6 @@
 """Packers of the formats, written from their published layouts and apart from the readers under test."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +132,60 @@ def float8(weight: Floats, block: tuple[int, int] | None) -> tuple[Array, Floats
             codes[part] = (weight[part] / scale).astype(ml_dtypes.float8_e4m3fn)
             floats[part] = codes[part].astype(np.float32) * scale
     return codes, scales, floats
+
+
+E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+
+
+def mxfp4(weight: Floats) -> tuple[dict[str, Array], Floats]:
+    """Numbers of four bits with a power of two for 32 of them, the nearest that there are."""
+    blocks = weight.reshape(len(weight), -1, 32).astype(np.float64)
+    exponents = np.floor(np.log2(np.maximum(np.abs(blocks).max(2), 1e-30))) - 2
+    parts = blocks / 2.0 ** exponents[..., None]
+    sizes = np.abs(np.abs(parts)[..., None] - np.array(E2M1)).argmin(-1)
+    codes = (sizes + 8 * (parts < 0)).reshape(len(weight), -1).astype(np.uint8)
+    floats = np.array(E2M1)[sizes] * np.where(parts < 0, -1, 1) * 2.0 ** exponents[..., None]
+    tensors = {
+        "weight_packed": codes[:, 0::2] | codes[:, 1::2] << 4,
+        "weight_scale": (exponents + 127).astype(np.uint8),
+    }
+    return tensors, floats.reshape(weight.shape).astype(np.float32)
+
+
+NF4 = np.array(
+    (
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+        *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+        *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ),
+    np.float32,
+)
+"""The quantiles of a normal distribution that bitsandbytes has."""
+
+
+def nf4(weight: Floats, *, nested: bool) -> tuple[dict[str, Array], Floats]:
+    """Over the flattened weight, in blocks of 64; nested: scales less their mean in 8 bits, in blocks of 256."""
+    blocks = weight.reshape(-1, 64)
+    scales = np.abs(blocks).max(1).astype(np.float32)
+    state: dict[str, Any] = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(weight.shape)}
+    tensors: dict[str, Array] = {"weight.quant_map": NF4}
+    if nested:
+        offset = float(scales.mean())
+        table = np.linspace(-1, 1, 256).astype(np.float32)
+        rest = scales - np.float32(offset)
+        sizes = np.array([np.abs(rest[at : at + 256]).max() for at in range(0, len(rest), 256)], np.float32)
+        by_scale = np.repeat(sizes, 256)[: len(rest)]
+        codes = np.abs(rest[:, None] / by_scale[:, None] - table).argmin(1).astype(np.uint8)
+        scales = table[codes] * by_scale + np.float32(offset)
+        state |= {"nested_blocksize": 256, "nested_dtype": "float32", "nested_offset": offset}
+        tensors |= {"weight.absmax": codes, "weight.nested_absmax": sizes, "weight.nested_quant_map": table}
+    else:
+        tensors["weight.absmax"] = scales
+    chosen = np.abs(blocks[..., None] / scales[:, None, None] - NF4).argmin(-1)
+    flat = chosen.reshape(-1).astype(np.uint8)
+    tensors["weight"] = (flat[0::2] << 4 | flat[1::2])[:, None]
+    tensors["weight.quant_state.bitsandbytes__nf4"] = np.frombuffer(json.dumps(state).encode(), np.uint8)
+    return tensors, (NF4[chosen] * scales[:, None]).reshape(weight.shape)
 
 
 LayerTensors = Mapping[str, Array]

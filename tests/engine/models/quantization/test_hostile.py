@@ -21,7 +21,17 @@ FIXED_BYTES = 512 * 1024
 """Python's own objects."""
 EXPANSION = 24
 """Bytes that reading may take for each byte of a file: float32 of four bits are eight, with copies on the way."""
-NAMES = ("gptq-4-32-gptq-sym", "gptq-4-64-gptq-asym-desc", "awq-32", "pack-4-32-asym", "int8-asym", "fp8-(128, 128)")
+NAMES = (
+    "gptq-4-32-gptq-sym",
+    "gptq-4-64-gptq-asym-desc",
+    "awq-32",
+    "pack-4-32-asym",
+    "int8-asym",
+    "fp8-(128, 128)",
+    "mxfp4",
+    "nf4-nested",
+)
+SCALES = ("scales", "weight_scale", "weight_scale_inv", "nested_absmax")
 CHANGES = 50
 """Folders made of one seed."""
 seeds = pytest.mark.parametrize("seed", range(5))
@@ -160,9 +170,9 @@ def test_bytes_changed_at_random(seed: int, folder: Path, sound: Sound) -> None:
 def test_scales_that_are_not_finite_are_refused_by_name(bits: int, folder: Path, sound: Sound) -> None:
     """All ones, and infinity, in whatever type."""
     header, tensors = split(sound[0])
-    name = next(name for name in header if name.split(".")[-1] in ("scales", "weight_scale", "weight_scale_inv"))
+    name = next(name for name in header if name.split(".")[-1] in SCALES)
     first, end = header[name]["data_offsets"]
-    value = {"F16": np.uint16(0x7C00 if bits == 0x7F80 else bits), "BF16": np.uint16(bits)}.get(
+    value = {"F16": np.uint16(0x7C00 if bits == 0x7F80 else bits), "BF16": np.uint16(bits), "U8": np.uint8(255)}.get(
         header[name]["dtype"], np.uint32(bits << 16)
     )
     changed = tensors[: end - value.nbytes] + value.tobytes() + tensors[end:]

@@ -1,9 +1,10 @@
-// What the integers and scales of each format mean: pairs of integers of 16 outputs, taken from where `blocks.h` says that
-// they lie. Include within the level's namespace, after its `Pairs` with `shifted` and
-// `widened`, `nibbles`, `float16`, `bytes` and `signed_bytes`.
+// What the bits and scales of each format mean: pairs of numbers of 16 outputs, taken from where `blocks.h` says that they lie.
+// Include within the level's namespace, after its `Pairs` with `shifted`, `merged`, `float16`, `bytes` and `signed_bytes`, and
+// before its forms of rows, of which `look_up<Table>`, `signed_bytes` and BF16 are used here, with BF16 `less` too.
 //
-// A coding has: LAYOUT; PARTS, the scales that a group has for each output; MINIMA, whether it has minima; and of one half
-// of the outputs: `chunk`, four pairs of inputs; `scale` of a part; `minimum`.
+// A coding has: LAYOUT; E4M3, whether its numbers are no integers; PARTS, the scales that a group has for each output; SHARED,
+// groups that have one scale; `minima<Rows>`, how many minima a group has; and of one half of the outputs: `chunk`, four pairs
+// of inputs; `scale` and `minimum` of a part.
 
 inline Pairs load_pairs(const char* at) {
     Pairs words;
@@ -13,114 +14,295 @@ inline Pairs load_pairs(const char* at) {
 
 inline Floats bf16(const char* at) { return load_bf16(reinterpret_cast<const uint16_t*>(at)); }
 
-template <int OFFSET>
-inline void nibble_chunk(const char* group, int half, int chunk, Pairs (&pairs)[4]) {
-    const Pairs words = load_pairs(group + half * (NIBBLES_BYTES / 2) + chunk * 64);
+// 16 integers of two bytes.
+inline Floats small(const char* at) {
+    typedef int16_t Shorts __attribute__((vector_size(2 * LANES)));
+    Shorts numbers;
+    std::memcpy(&numbers, at, sizeof numbers);
+    return __builtin_convertvector(__builtin_convertvector(numbers, Ints), Floats);
+}
+
+// Integers of some bits, from OFFSET on.
+template <int BITS, int OFFSET>
+struct Counted {
+    static constexpr int SIZE = 1 << BITS;
+    static constexpr bool COUNTED = true;
+    static constexpr int at(int index) { return index + OFFSET; }
+};
+
+// Any 16 numbers.
+template <const int16_t (&NUMBERS)[16]>
+struct Listed {
+    static constexpr int SIZE = 16;
+    static constexpr bool COUNTED = false;
+    static constexpr int at(int index) { return NUMBERS[index]; }
+};
+
+template <typename Rows, typename Table>
+inline void nibble_chunk(const char* group, int half, int c, Pairs (&pairs)[4]) {
+    const Pairs words = load_pairs(group + half * (NIBBLES_BYTES / 2) + c * 64);
     for (int k = 0; k < 4; ++k) {
-        const Pairs lowest = shifted(words, 4 * k);
-        pairs[k] = OFFSET == 0 && k == 3 ? lowest : nibbles<OFFSET>(lowest);  // nothing is above the last
+        pairs[k] = Rows::template look_up<Table>(shifted(words, 4 * k));
     }
 }
 
-inline void byte_chunk(const char* group, int half, int chunk, Pairs (&pairs)[4]) {
+// A plane of one bit of each number: the words, and of those the bits of pair `p` moved to bit AT.
+inline Pairs one_bit_words(const char* plane, int half) { return load_pairs(plane + half * (ONE_BIT_BYTES / 2)); }
+
+inline Pairs bit_moved(Pairs words, int bit, int at) { return bit < at ? words << (at - bit) : shifted(words, bit - at); }
+
+// Nibbles, and fifth bits after them.
+template <typename Rows, typename Table>
+inline void five_bit_chunk(const char* group, int half, int c, Pairs (&pairs)[4]) {
+    const Pairs low = load_pairs(group + half * (NIBBLES_BYTES / 2) + c * 64);
+    const Pairs high = one_bit_words(group + NIBBLES_BYTES, half);
     for (int k = 0; k < 4; ++k) {
-        pairs[k] = widened(group + half * (BYTES_BYTES / 2) + (4 * chunk + k) * 32);
+        pairs[k] = Rows::template look_up<Table>(merged<15>(shifted(low, 4 * k), bit_moved(high, 4 * c + k, 4)));
     }
 }
+
+inline Pairs two_bits_words(const char* plane, int half, int c) {
+    return load_pairs(plane + half * (TWO_BITS_BYTES / 2) + c / 2 * 64);
+}
+
+inline int two_bits_of_chunk(int c, int k) { return 2 * (c % 2 * 4 + k); }
 
 struct OneScale {
+    static constexpr bool E4M3 = false;
+    static constexpr bool BYTES_LESS_ZERO_POINTS = false;
     static constexpr int PARTS = 1;
-    static constexpr bool MINIMA = false;
-    static Floats minimum(const char*, const char*, int) { return Floats{}; }
+    static constexpr int SHARED = 1;
+    template <typename Rows>
+    static constexpr int minima = 0;
+    static Floats minimum(const char*, const char*, int, int) { return Floats{}; }
 };
 
-struct Q4_0 : OneScale {
-    static constexpr Layout LAYOUT = Q4_0_LAYOUT;
-    static void chunk(const char* group, int half, int c, Pairs (&pairs)[4]) { nibble_chunk<8>(group, half, c, pairs); }
-    static Floats scale(const char*, const char* group, int half, int) { return float16(group + NIBBLES_BYTES + half * 32); }
+// Nibbles that choose from a table, and scales that NUMBERS reads.
+template <const Layout& OWN_LAYOUT, typename Table, Floats NUMBERS(const char*)>
+struct Nibbles : OneScale {
+    static constexpr Layout LAYOUT = OWN_LAYOUT;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        nibble_chunk<Rows, Table>(group, half, c, pairs);
+    }
+    static Floats scale(const char*, const char* group, int half, int) { return NUMBERS(group + NIBBLES_BYTES + half * 32); }
 };
 
-struct Q4_1 {
+using Q4_0 = Nibbles<Q4_0_LAYOUT, Counted<4, -8>, float16>;
+using IQ4_NL = Nibbles<IQ4_NL_LAYOUT, Listed<IQ4_NUMBERS>, float16>;
+using MXFP4 = Nibbles<MXFP4_LAYOUT, Listed<E2M1_NUMBERS>, bf16>;
+
+struct Q4_1 : OneScale {
     static constexpr Layout LAYOUT = Q4_1_LAYOUT;
-    static constexpr int PARTS = 1;
-    static constexpr bool MINIMA = true;
-    static void chunk(const char* group, int half, int c, Pairs (&pairs)[4]) { nibble_chunk<0>(group, half, c, pairs); }
+    template <typename Rows>
+    static constexpr int minima = 1;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        nibble_chunk<Rows, Counted<4, 0>>(group, half, c, pairs);
+    }
     static Floats scale(const char*, const char* group, int half, int) { return float16(group + NIBBLES_BYTES + half * 32); }
-    static Floats minimum(const char*, const char* group, int half) {
+    static Floats minimum(const char*, const char* group, int half, int) {
         return float16(group + NIBBLES_BYTES + SCALES_BYTES + half * 32);
     }
 };
 
-struct Q8_0 : OneScale {
-    static constexpr Layout LAYOUT = Q8_0_LAYOUT;
-    static void chunk(const char* group, int half, int c, Pairs (&pairs)[4]) { byte_chunk(group, half, c, pairs); }
-    static Floats scale(const char*, const char* group, int half, int) { return float16(group + BYTES_BYTES + half * 32); }
-};
-
-struct Int8 : OneScale {
-    static constexpr Layout LAYOUT = INT8_LAYOUT;
-    static void chunk(const char* group, int half, int c, Pairs (&pairs)[4]) { byte_chunk(group, half, c, pairs); }
-    static Floats scale(const char*, const char* group, int half, int) { return bf16(group + BYTES_BYTES + half * 32); }
-};
-
-// Scales and minima of a byte times those of the header, which NUMBERS reads.
-template <const Layout& OWN_LAYOUT, Floats NUMBERS(const char*)>
-struct ByteScales {
-    static constexpr Layout LAYOUT = OWN_LAYOUT;
-    static constexpr int PARTS = 1;
-    static constexpr bool MINIMA = true;
-    static void chunk(const char* group, int half, int c, Pairs (&pairs)[4]) { nibble_chunk<0>(group, half, c, pairs); }
-    static Floats scale(const char* header, const char* group, int half, int) {
-        return NUMBERS(header + half * 32) * bytes(group + NIBBLES_BYTES + half * 16);
+struct Q5_0 : OneScale {
+    static constexpr Layout LAYOUT = Q5_0_LAYOUT;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        five_bit_chunk<Rows, Counted<5, -16>>(group, half, c, pairs);
     }
-    static Floats minimum(const char* header, const char* group, int half) {
-        const Floats least = bytes(group + NIBBLES_BYTES + BLOCK_OUTPUTS + half * 16);
+    static Floats scale(const char*, const char* group, int half, int) {
+        return float16(group + NIBBLES_BYTES + ONE_BIT_BYTES + half * 32);
+    }
+};
+
+struct Q5_1 : OneScale {
+    static constexpr Layout LAYOUT = Q5_1_LAYOUT;
+    template <typename Rows>
+    static constexpr int minima = 1;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        five_bit_chunk<Rows, Counted<5, 0>>(group, half, c, pairs);
+    }
+    static Floats scale(const char*, const char* group, int half, int) {
+        return float16(group + NIBBLES_BYTES + ONE_BIT_BYTES + half * 32);
+    }
+    static Floats minimum(const char*, const char* group, int half, int) {
+        return float16(group + NIBBLES_BYTES + ONE_BIT_BYTES + SCALES_BYTES + half * 32);
+    }
+};
+
+// Bytes, and scales that NUMBERS reads.
+template <const Layout& OWN_LAYOUT, Floats NUMBERS(const char*)>
+struct SignedBytes : OneScale {
+    static constexpr Layout LAYOUT = OWN_LAYOUT;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        for (int k = 0; k < 4; ++k) {
+            pairs[k] = Rows::signed_bytes(group + half * (BYTES_BYTES / 2) + (4 * c + k) * 32);
+        }
+    }
+    static Floats scale(const char*, const char* group, int half, int) { return NUMBERS(group + BYTES_BYTES + half * 32); }
+};
+
+using Q8_0 = SignedBytes<Q8_0_LAYOUT, float16>;
+using Int8 = SignedBytes<INT8_LAYOUT, bf16>;
+
+// Scales and minima of a byte, SCALES_AT in the group, times those of the header, which NUMBERS reads.
+template <const Layout& OWN_LAYOUT, int64_t SCALES_AT, Floats NUMBERS(const char*)>
+struct ByteScales : OneScale {
+    static constexpr Layout LAYOUT = OWN_LAYOUT;
+    template <typename Rows>
+    static constexpr int minima = 1;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        if constexpr (SCALES_AT == NIBBLES_BYTES) {
+            nibble_chunk<Rows, Counted<4, 0>>(group, half, c, pairs);
+        } else {
+            five_bit_chunk<Rows, Counted<5, 0>>(group, half, c, pairs);
+        }
+    }
+    static Floats scale(const char* header, const char* group, int half, int) {
+        return NUMBERS(header + half * 32) * bytes(group + SCALES_AT + half * 16);
+    }
+    static Floats minimum(const char* header, const char* group, int half, int) {
+        const Floats least = bytes(group + SCALES_AT + BLOCK_OUTPUTS + half * 16);
         return -NUMBERS(header + SCALES_BYTES + half * 32) * least;
     }
 };
 
-using Q4_K = ByteScales<Q4_K_LAYOUT, float16>;
-using Int4 = ByteScales<INT4_LAYOUT, bf16>;
+using Q4_K = ByteScales<Q4_K_LAYOUT, NIBBLES_BYTES, float16>;
+using Q5_K = ByteScales<Q5_K_LAYOUT, NIBBLES_BYTES + ONE_BIT_BYTES, float16>;
+using Int4 = ByteScales<INT4_LAYOUT, NIBBLES_BYTES, bf16>;
 
-// Integers less a zero point, times a scale: both in the header, for all its groups. What the zero point takes off is the
-// minimum. Bytes are stored less 128, as their zero points are.
-template <const Layout& OWN_LAYOUT, void CHUNK(const char*, int, int, Pairs (&)[4])>
-struct ZeroPoints {
-    static constexpr Layout LAYOUT = OWN_LAYOUT;
-    static constexpr int PARTS = 1;
-    static constexpr bool MINIMA = true;
-    static void chunk(const char* group, int half, int c, Pairs (&pairs)[4]) { CHUNK(group, half, c, pairs); }
-    static Floats scale(const char* header, const char*, int half, int) {
-        return load_floats(reinterpret_cast<const float*>(header + half * 64));
-    }
-    static Floats minimum(const char* header, const char* group, int half) {
-        return -scale(header, group, half, 0) * bf16(header + ZERO_POINTS_AT + half * 32);
+// Signed scales of a byte, SCALES_AT in the group, for each part, times float16 of the header.
+template <int64_t SCALES_AT, int OWN_PARTS>
+struct SignedScales : OneScale {
+    static constexpr int PARTS = OWN_PARTS;
+    static Floats scale(const char* header, const char* group, int half, int part) {
+        return float16(header + half * 32) * signed_bytes(group + SCALES_AT + part * BLOCK_OUTPUTS + half * 16);
     }
 };
 
-using U4_32 = ZeroPoints<U4_32_LAYOUT, nibble_chunk<0>>;
-using U4_64 = ZeroPoints<U4_64_LAYOUT, nibble_chunk<0>>;
-using U4_128 = ZeroPoints<U4_128_LAYOUT, nibble_chunk<0>>;
-using U8_32 = ZeroPoints<U8_32_LAYOUT, byte_chunk>;
-using U8_64 = ZeroPoints<U8_64_LAYOUT, byte_chunk>;
-using U8_128 = ZeroPoints<U8_128_LAYOUT, byte_chunk>;
+struct IQ4_XS : SignedScales<NIBBLES_BYTES, 1> {
+    static constexpr Layout LAYOUT = IQ4_XS_LAYOUT;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        nibble_chunk<Rows, Listed<IQ4_NUMBERS>>(group, half, c, pairs);
+    }
+};
 
-struct Q6_K {
-    static constexpr Layout LAYOUT = Q6_K_LAYOUT;
-    static constexpr int PARTS = 2;
-    static constexpr bool MINIMA = false;
-    static void chunk(const char* group, int half, int c, Pairs (&pairs)[4]) {
-        const Pairs low = load_pairs(group + half * (NIBBLES_BYTES / 2) + c * 64);
-        const Pairs high = load_pairs(group + NIBBLES_BYTES + half * (NIBBLES_BYTES / 4) + c / 2 * 64);
+struct Q3_K : SignedScales<TWO_BITS_BYTES + ONE_BIT_BYTES, 2> {
+    static constexpr Layout LAYOUT = Q3_K_LAYOUT;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        const Pairs low = two_bits_words(group, half, c), high = one_bit_words(group + TWO_BITS_BYTES, half);
         for (int k = 0; k < 4; ++k) {
-            const int bit = 2 * (c % 2 * 4 + k);  // of `high`; it goes to bit 4
-            const Pairs upper = bit < 4 ? high << (4 - bit) : shifted(high, bit - 4);
-            pairs[k] = ((shifted(low, 4 * k) & 15) | (upper & 48)) - 32;
+            const Pairs both = merged<3>(shifted(low, two_bits_of_chunk(c, k)), bit_moved(high, 4 * c + k, 2));
+            pairs[k] = Rows::template look_up<Counted<3, -4>>(both);
+        }
+    }
+};
+
+struct Q6_K : SignedScales<NIBBLES_BYTES + TWO_BITS_BYTES, 2> {
+    static constexpr Layout LAYOUT = Q6_K_LAYOUT;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        const Pairs low = load_pairs(group + half * (NIBBLES_BYTES / 2) + c * 64);
+        const Pairs high = two_bits_words(group + NIBBLES_BYTES, half, c);
+        for (int k = 0; k < 4; ++k) {
+            const Pairs both = merged<15>(shifted(low, 4 * k), bit_moved(high, two_bits_of_chunk(c, k), 4));
+            pairs[k] = Rows::template look_up<Counted<6, -32>>(both);
+        }
+    }
+};
+
+// Scales and minima of a byte for each 16 inputs.
+struct Q2_K : OneScale {
+    static constexpr Layout LAYOUT = Q2_K_LAYOUT;
+    static constexpr int PARTS = 2;
+    template <typename Rows>
+    static constexpr int minima = 2;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        const Pairs words = two_bits_words(group, half, c);
+        for (int k = 0; k < 4; ++k) {
+            pairs[k] = Rows::template look_up<Counted<2, 0>>(shifted(words, two_bits_of_chunk(c, k)));
         }
     }
     static Floats scale(const char* header, const char* group, int half, int part) {
-        const char* at = group + NIBBLES_BYTES + NIBBLES_BYTES / 2 + part * BLOCK_OUTPUTS + half * 16;
-        return float16(header + half * 32) * signed_bytes(at);
+        return float16(header + half * 32) * bytes(group + TWO_BITS_BYTES + part * BLOCK_OUTPUTS + half * 16);
     }
-    static Floats minimum(const char*, const char*, int) { return Floats{}; }
+    static Floats minimum(const char* header, const char* group, int half, int part) {
+        const char* at = group + TWO_BITS_BYTES + (2 + part) * BLOCK_OUTPUTS + half * 16;
+        return -float16(header + SCALES_BYTES + half * 32) * bytes(at);
+    }
 };
+
+// Scales float32 in the header, for all its groups.
+template <const Layout& OWN_LAYOUT>
+struct SharedScales : OneScale {
+    static constexpr Layout LAYOUT = OWN_LAYOUT;
+    static constexpr int SHARED = static_cast<int>(OWN_LAYOUT.super_groups);
+    static Floats scale(const char* header, const char*, int half, int) {
+        return load_floats(reinterpret_cast<const float*>(header + half * 64));
+    }
+};
+
+// Integers less a zero point of the header. Rows of int16 take it off their sums, as a minimum; with rows of bf16 it is taken
+// off the nibbles. Bytes, whose rows are int16, are stored less 128, as their zero points are.
+template <const Layout& OWN_LAYOUT, bool BYTES>
+struct ZeroPoints : SharedScales<OWN_LAYOUT> {
+    static constexpr bool BYTES_LESS_ZERO_POINTS = BYTES;
+    template <typename Rows>
+    static constexpr int minima = Rows::BF16 ? 0 : 1;
+    template <typename Rows>
+    static void chunk(const char* header, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        if constexpr (BYTES) {
+            static_assert(!Rows::BF16, "see RowsOf");
+            for (int k = 0; k < 4; ++k) {
+                pairs[k] = Rows::signed_bytes(group + half * (BYTES_BYTES / 2) + (4 * c + k) * 32);
+            }
+        } else if constexpr (Rows::BF16) {
+            const Pairs words = load_pairs(group + half * (NIBBLES_BYTES / 2) + c * 64);
+            const char* zero_points = header + ZERO_POINTS_AT + half * 32;
+            for (int k = 0; k < 4; ++k) {
+                pairs[k] = Rows::template look_up<Signed>(Rows::less(shifted(words, 4 * k) & 15, zero_points));
+            }
+        } else {
+            nibble_chunk<Rows, Counted<4, 0>>(group, half, c, pairs);
+        }
+    }
+    static Floats minimum(const char* header, const char*, int half, int) {
+        return -SharedScales<OWN_LAYOUT>::scale(header, nullptr, half, 0) * small(header + ZERO_POINTS_AT + half * 32);
+    }
+
+  private:
+    // Of five bits with a sign.
+    struct Signed {
+        static constexpr int SIZE = 32;
+        static constexpr int at(int index) { return index < 16 ? index : index - 32; }
+    };
+};
+
+using U4_32 = ZeroPoints<U4_32_LAYOUT, false>;
+using U4_64 = ZeroPoints<U4_64_LAYOUT, false>;
+using U4_128 = ZeroPoints<U4_128_LAYOUT, false>;
+using U8_32 = ZeroPoints<U8_32_LAYOUT, true>;
+using U8_64 = ZeroPoints<U8_64_LAYOUT, true>;
+using U8_128 = ZeroPoints<U8_128_LAYOUT, true>;
+
+template <const Layout& OWN_LAYOUT>
+struct E4m3 : SharedScales<OWN_LAYOUT> {
+    static constexpr bool E4M3 = true;
+    template <typename Rows>
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
+        for (int k = 0; k < 4; ++k) {
+            pairs[k] = e4m3(group + half * (BYTES_BYTES / 2) + (4 * c + k) * 32);
+        }
+    }
+};
+
+using E4M3_32 = E4m3<E4M3_32_LAYOUT>;
+using E4M3_128 = E4m3<E4M3_128_LAYOUT>;

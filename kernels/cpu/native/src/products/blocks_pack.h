@@ -20,13 +20,36 @@ inline int64_t byte_byte(int64_t output, int64_t input) {
     return output / HALF_OUTPUTS * (BYTES_BYTES / 2) + input / 2 * 32 + output % HALF_OUTPUTS * 2 + input % 2;
 }
 
-// Of Q6_K's upper bits.
-inline int64_t upper_byte(int64_t output, int64_t input) {
-    const int64_t chunk = output / HALF_OUTPUTS * (NIBBLES_BYTES / 4) + input / 16 * 64;
+// Of a plane of two bits.
+inline int64_t two_bits_byte(int64_t output, int64_t input) {
+    const int64_t chunk = output / HALF_OUTPUTS * (TWO_BITS_BYTES / 2) + input / 16 * 64;
     return chunk + output % HALF_OUTPUTS * 4 + input % 2 * 2 + input % 16 / 8;
 }
 
-inline int upper_bit(int64_t input) { return input % 8 / 2 * 2; }
+inline int two_bits_bit(int64_t input) { return input % 8 / 2 * 2; }
+
+// Of a plane of one bit.
+inline int64_t one_bit_byte(int64_t output, int64_t input) {
+    return output / HALF_OUTPUTS * (ONE_BIT_BYTES / 2) + output % HALF_OUTPUTS * 4 + input % 2 * 2 + input / 16;
+}
+
+inline int one_bit_bit(int64_t input) { return input % 16 / 2; }
+
+inline void put_two_bits(uint8_t* plane, int64_t output, int64_t input, uint32_t value) {
+    plane[two_bits_byte(output, input)] |= static_cast<uint8_t>(value << two_bits_bit(input));
+}
+
+inline uint32_t two_bits_of(const uint8_t* plane, int64_t output, int64_t input) {
+    return plane[two_bits_byte(output, input)] >> two_bits_bit(input) & 3;
+}
+
+inline void put_one_bit(uint8_t* plane, int64_t output, int64_t input, uint32_t value) {
+    plane[one_bit_byte(output, input)] |= static_cast<uint8_t>(value << one_bit_bit(input));
+}
+
+inline uint32_t one_bit_of(const uint8_t* plane, int64_t output, int64_t input) {
+    return plane[one_bit_byte(output, input)] >> one_bit_bit(input) & 1;
+}
 
 inline void put_nibble(uint8_t* group, int64_t output, int64_t input, uint32_t value) {
     group[nibble_byte(output, input)] |= static_cast<uint8_t>(value << nibble_bit(input));
@@ -51,12 +74,6 @@ inline float from_bits(uint32_t bits) {
 }
 
 inline float from_bf16(uint16_t bits) { return from_bits(static_cast<uint32_t>(bits) << 16); }
-
-inline uint16_t upper_half(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return static_cast<uint16_t>(bits >> 16);
-}
 
 // The least bf16 number that is not below a positive one.
 inline uint16_t not_below(float value) {
@@ -85,9 +102,6 @@ void each_output(const void* rows, int64_t inputs, int64_t first, int64_t last, 
 
 // The weight of an output (of its block) and an input (of its group).
 using Number = float (*)(const uint8_t* super, const uint8_t* group, int64_t output, int64_t input);
-// The product of one format at a level.
-using Kernel = void (*BlockKernels::*)(const Product&, int64_t);
-
 // All outputs of all blocks, on all threads. Outputs that fill up a block stay zero.
 void pack_outputs(const Layout& layout, PackBlock pack, const void* rows, int64_t outputs, int64_t inputs, void* packed);
 
@@ -105,17 +119,18 @@ void unpack_row(const void* packed, int64_t, int64_t inputs, int64_t output, flo
 }
 
 // The table of a format that has such a layout.
-template <const Layout& LAYOUT, PackBlock PACK, Number NUMBER, Kernel KERNEL>
+template <TpFormat FORMAT, const Layout& LAYOUT, PackBlock PACK, Number NUMBER>
 const Format* block_format(int32_t level) {
     constexpr auto AT = [](int32_t at) {
+        const BlockKernel& kernel = block_kernels(at).of[FORMAT];
         return Format{[](int64_t outputs, int64_t inputs) { return LAYOUT.packed_bytes(outputs, inputs); },
                       [](const void* rows, int64_t outputs, int64_t inputs, void* packed) {
                           pack_outputs(LAYOUT, PACK, rows, outputs, inputs, packed);
                       },
-                      unpack_row<LAYOUT, NUMBER>, prepared_row_bytes, block_kernels(at).prepare, block_kernels(at).*KERNEL};
+                      unpack_row<LAYOUT, NUMBER>, kernel.prepared_bytes, kernel.prepare, kernel.block};
     };
-    static const Format FORMATS[] = {AT(TP_PORTABLE), AT(TP_AVX2), AT(TP_AVX512_BF16)};
-    return &FORMATS[level < TP_AVX512_BF16 ? level : TP_AVX512_BF16];
+    static const Format FORMATS[] = {AT(TP_PORTABLE), AT(TP_AVX2), AT(TP_AVX512_BF16), AT(TP_AVX512_FLOAT), AT(TP_AMX)};
+    return &FORMATS[level];
 }
 
 }  // namespace tp

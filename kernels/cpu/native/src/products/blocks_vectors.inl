@@ -1,6 +1,7 @@
-// A block of the product with weights of small integers, in vector types for all levels. Include within the level's
-// namespace, after `blocks_codings.inl`, `store.h`, and the level's `Sums`, `add_product`, `multiply_add`, MOST_ROWS (that
-// share what they read) and UNROLLED (steps of the innermost loops that are written out).
+// A block of the product with weights of small numbers, in vector types for all levels. Include within the level's namespace,
+// after `blocks_codings.inl`, `store.h`, and the level's forms of rows, `RowsOf` (the form for a coding), `multiply_add`,
+// MOST_ROWS and FEW_ROWS (that share what is read of a panel, and of a group as stored), FEW_TILES (of the latter, up to which
+// weights are taken apart in registers), UNROLLED (steps of the innermost loops that are written out).
 
 // Bytes that weights are prefetched ahead: far ahead into the second cache, which waits for more lines at a time than the
 // first one does, and from there into the first. A processor that is not asked stops at the end of each page.
@@ -12,24 +13,52 @@ constexpr int IN_SECOND_CACHE = 2;  // as `__builtin_prefetch` counts
 constexpr int CHUNKS = 4;
 constexpr int PAIRS = 16;
 
-// A group as stored: unpacked at each use.
-template <typename Coding>
+template <typename Rows, typename Coding>
+constexpr int MINIMA = Coding::template minima<Rows>;
+
+// Groups whose sums are added up before they are scaled.
+template <typename Rows, typename Coding>
+constexpr int SHARED = Rows::BF16 ? Coding::SHARED : 1;
+
+// A group as stored: taken apart at each use.
+template <typename Rows, typename Coding>
 struct Packed {
     const char* header;
     const char* group;
 
-    void chunk(int half, int c, Pairs (&pairs)[4]) const { Coding::chunk(group, half, c, pairs); }
+    static constexpr bool APART = false;
+    void chunk(int half, int c, Pairs (&pairs)[4]) const { Coding::template chunk<Rows>(header, group, half, c, pairs); }
     Floats scale(int half, int part) const { return Coding::scale(header, group, half, part); }
-    Floats minimum(int half) const { return Coding::minimum(header, group, half); }
+    Floats minimum(int half, int part) const { return Coding::minimum(header, group, half, part); }
+};
+
+// A block as stored.
+template <typename Rows, typename Coding>
+struct Block {
+    const char* weights;
+    int64_t inputs;
+
+    static Block of(const Product& product, int64_t block) {
+        const int64_t inputs = product.weight->inputs;
+        return {static_cast<const char*>(product.weight->packed) + block * Coding::LAYOUT.block_bytes(inputs), inputs};
+    }
+    Packed<Rows, Coding> at(int64_t group) const {
+        constexpr Layout LAYOUT = Coding::LAYOUT;
+        const int64_t groups = LAYOUT.groups_of_super(inputs);
+        const int64_t super = LAYOUT.super_groups == WHOLE_ROW ? 0 : group / groups;
+        const char* header = weights + super * LAYOUT.super_bytes(inputs);
+        return {header, header + LAYOUT.header_bytes + (group - super * groups) * LAYOUT.group_bytes};
+    }
 };
 
 // A group taken apart once for many rows.
 struct Unpacked {
+    static constexpr bool APART = true;
     Pairs pairs[PAIRS][2];
-    Floats scales[2][2], minima[2];
+    Floats scales[2][2], minima[2][2];
 
-    template <typename Coding>
-    void take(const Packed<Coding>& packed) {
+    template <typename Rows, typename Coding>
+    void take(const Packed<Rows, Coding>& packed) {
         for (int half = 0; half < 2; ++half) {
             for (int c = 0; c < CHUNKS; ++c) {
                 Pairs chunk[4];
@@ -41,101 +70,104 @@ struct Unpacked {
             for (int part = 0; part < Coding::PARTS; ++part) {
                 scales[part][half] = packed.scale(half, part);
             }
-            minima[half] = packed.minimum(half);
-        }
-    }
-    void chunk(int half, int c, Pairs (&out)[4]) const {
-        for (int k = 0; k < 4; ++k) {
-            out[k] = pairs[4 * c + k][half];
+            for (int part = 0; part < MINIMA<Rows, Coding>; ++part) {
+                minima[part][half] = packed.minimum(half, part);
+            }
         }
     }
     Floats scale(int half, int part) const { return scales[part][half]; }
-    Floats minimum(int half) const { return minima[half]; }
+    Floats minimum(int half, int part) const { return minima[part][half]; }
 };
 
-// Rows as they were prepared, from one of them on.
-struct PreparedRows {
-    const char* first;
-    int64_t bytes, inputs;
+// Groups from `first` on, taken apart.
+struct Panel {
+    const Unpacked* groups;
+    int64_t first;
 
-    const int16_t* numbers(int64_t row) const { return reinterpret_cast<const int16_t*>(first + row * bytes); }
-    float scale(int64_t row, int64_t group) const { return reinterpret_cast<const float*>(numbers(row) + inputs)[group]; }
-    float sum(int64_t row, int64_t group) const {
-        return reinterpret_cast<const float*>(numbers(row) + inputs)[inputs / GROUP_INPUTS + group];
-    }
+    const Unpacked& at(int64_t group) const { return groups[group - first]; }
 };
 
-// Adds what one group of inputs gives to the totals of ROWS rows with 32 outputs.
-template <typename Coding, int ROWS, typename Source>
-inline __attribute__((always_inline)) void add_group(const Source& source, const PreparedRows& rows, int64_t group,
-                                                     Floats (&totals)[ROWS][2]) {
-    for (int part = 0; part < Coding::PARTS; ++part) {
-        Sums sums[ROWS][2] = {};
-        constexpr int PART_CHUNKS = CHUNKS / Coding::PARTS;
+// Adds what one part of the inputs of a group gives to the sums of ROWS rows.
+template <typename Rows, int FIRST_CHUNK, int LAST_CHUNK, int ROWS, typename Group>
+inline __attribute__((always_inline)) void add_chunks(const Group& weights, const Rows& rows, int64_t group,
+                                                      typename Rows::Sums (&sums)[ROWS][2]) {
 #pragma GCC unroll UNROLLED
-        for (int c = part * PART_CHUNKS; c < (part + 1) * PART_CHUNKS; ++c) {
-            Pairs low[4], high[4];
-            source.chunk(0, c, low);
-            source.chunk(1, c, high);
+    for (int c = FIRST_CHUNK; c < LAST_CHUNK; ++c) {
+        Pairs low[4], high[4];
+        if constexpr (!Group::APART) {
+            weights.chunk(0, c, low);
+            weights.chunk(1, c, high);
+        }
 #pragma GCC unroll UNROLLED
-            for (int k = 0; k < 4; ++k) {
+        for (int k = 0; k < 4; ++k) {
+            if constexpr (Group::APART) {  // one pair at a time: sums take the registers
+                low[k] = weights.pairs[4 * c + k][0];
+                high[k] = weights.pairs[4 * c + k][1];
+            }
 #pragma GCC unroll UNROLLED
-                for (int r = 0; r < ROWS; ++r) {
-                    int32_t pair;
-                    std::memcpy(&pair, rows.numbers(r) + group * GROUP_INPUTS + 8 * c + 2 * k, sizeof pair);
-                    add_product(sums[r][0], low[k], pair);
-                    add_product(sums[r][1], high[k], pair);
-                }
+            for (int r = 0; r < ROWS; ++r) {
+                const int32_t pair = rows.pair(r, group * GROUP_INPUTS + 8 * c + 2 * k);
+                Rows::add(sums[r][0], low[k], pair);
+                Rows::add(sums[r][1], high[k], pair);
             }
         }
-        const Floats scale[2] = {source.scale(0, part), source.scale(1, part)};
-#pragma GCC unroll UNROLLED
-        for (int r = 0; r < ROWS; ++r) {
-            const Floats row_scale = floats(rows.scale(r, group));
-            totals[r][0] = multiply_add(floats_of(sums[r][0]) * scale[0], row_scale, totals[r][0]);
-            totals[r][1] = multiply_add(floats_of(sums[r][1]) * scale[1], row_scale, totals[r][1]);
-        }
-    }
-    if (Coding::MINIMA) {
-        const Floats minimum[2] = {source.minimum(0), source.minimum(1)};
-#pragma GCC unroll UNROLLED
-        for (int r = 0; r < ROWS; ++r) {
-            const Floats row_sum = floats(rows.sum(r, group));
-            totals[r][0] = multiply_add(minimum[0], row_sum, totals[r][0]);
-            totals[r][1] = multiply_add(minimum[1], row_sum, totals[r][1]);
-        }
     }
 }
 
-template <typename Coding>
-inline Packed<Coding> group_at(const char* block, int64_t group, int64_t inputs) {
-    constexpr Layout LAYOUT = Coding::LAYOUT;
-    const int64_t groups = LAYOUT.groups_of_super(inputs);
-    const int64_t super = LAYOUT.super_groups == WHOLE_ROW ? 0 : group / groups;
-    const char* header = block + super * LAYOUT.super_bytes(inputs);
-    return {header, header + LAYOUT.header_bytes + (group - super * groups) * LAYOUT.group_bytes};
+template <typename Rows, typename Coding, int PART, int ROWS, typename Source>
+inline __attribute__((always_inline)) void add_part(const Source& source, const Rows& rows, int64_t first,
+                                                    Floats (&totals)[ROWS][2]) {
+    typename Rows::Sums sums[ROWS][2] = {};
+    constexpr int PART_CHUNKS = CHUNKS / Coding::PARTS;
+    for (int64_t group = first; group < first + SHARED<Rows, Coding>; ++group) {
+        add_chunks<Rows, PART * PART_CHUNKS, (PART + 1) * PART_CHUNKS, ROWS>(source.at(group), rows, group, sums);
+    }
+    const auto& weights = source.at(first);
+    const Floats scale[2] = {weights.scale(0, PART), weights.scale(1, PART)};
+#pragma GCC unroll UNROLLED
+    for (int r = 0; r < ROWS; ++r) {
+        totals[r][0] = rows.scaled(sums[r][0], scale[0], r, first, totals[r][0]);
+        totals[r][1] = rows.scaled(sums[r][1], scale[1], r, first, totals[r][1]);
+    }
 }
 
-inline PreparedRows prepared_rows(const Product& product, int64_t row) {
-    return {product.prepared + row * product.prepared_bytes, product.prepared_bytes, product.weight->inputs};
+// Adds what the groups that share a scale give to the totals of ROWS rows with 32 outputs.
+template <typename Rows, typename Coding, int ROWS, typename Source>
+inline __attribute__((always_inline)) void add_groups(const Source& source, const Rows& rows, int64_t first,
+                                                      Floats (&totals)[ROWS][2]) {
+    add_part<Rows, Coding, 0, ROWS>(source, rows, first, totals);
+    if constexpr (Coding::PARTS == 2) {
+        add_part<Rows, Coding, 1, ROWS>(source, rows, first, totals);
+    }
+    for (int part = 0; part < MINIMA<Rows, Coding>; ++part) {
+        const auto& weights = source.at(first);
+        const Floats minimum[2] = {weights.minimum(0, part), weights.minimum(1, part)};
+#pragma GCC unroll UNROLLED
+        for (int r = 0; r < ROWS; ++r) {
+            const Floats sum = floats(rows.sum(r, first, part, MINIMA<Rows, Coding> == 1));
+            totals[r][0] = multiply_add(minimum[0], sum, totals[r][0]);
+            totals[r][1] = multiply_add(minimum[1], sum, totals[r][1]);
+        }
+    }
 }
 
-template <typename Coding, int ROWS>
-void few_rows(const Product& product, int64_t block) {
-    const int64_t inputs = product.weight->inputs;
-    const auto* weights = static_cast<const char*>(product.weight->packed) + block * Coding::LAYOUT.block_bytes(inputs);
-    const PreparedRows rows = prepared_rows(product, 0);
+// Rows from `row` on.
+template <typename Rows, typename Coding, int ROWS>
+void few_rows(const Product& product, int64_t block, int64_t row) {
+    const int64_t groups = product.weight->inputs / GROUP_INPUTS;
+    const auto weights = Block<Rows, Coding>::of(product, block);
+    const Rows rows = Rows::of(product, row);
     Floats totals[ROWS][2] = {};
-    for (int64_t group = 0; group < inputs / GROUP_INPUTS; ++group) {
-        const Packed<Coding> packed = group_at<Coding>(weights, group, inputs);
-        for (int64_t line = 0; line < Coding::LAYOUT.group_bytes; line += LINE_BYTES) {
-            __builtin_prefetch(packed.group + FAR_BYTES + line, 0, IN_SECOND_CACHE);
-            __builtin_prefetch(packed.group + NEAR_BYTES + line);
+    for (int64_t first = 0; first < groups; first += SHARED<Rows, Coding>) {
+        const char* at = weights.at(first).group;
+        for (int64_t line = 0; line < SHARED<Rows, Coding> * Coding::LAYOUT.group_bytes; line += LINE_BYTES) {
+            __builtin_prefetch(at + FAR_BYTES + line, 0, IN_SECOND_CACHE);
+            __builtin_prefetch(at + NEAR_BYTES + line);
         }
-        add_group<Coding, ROWS>(packed, rows, group, totals);
+        add_groups<Rows, Coding, ROWS>(weights, rows, first, totals);
     }
     for (int r = 0; r < ROWS; ++r) {
-        store_sums(product, block, r, totals[r][0], totals[r][1]);
+        store_sums(product, block, row + r, totals[r][0], totals[r][1]);
     }
 }
 
@@ -151,42 +183,44 @@ struct Share {
     }
 };
 
-// Groups [first, last), taken apart in `panel`, for ROWS rows.
-template <typename Coding, int ROWS>
-void panel_rows(const Unpacked* panel, const PreparedRows& rows, int64_t first, int64_t last, Share share, Floats (*all)[2]) {
+// Groups [panel.first, last) for ROWS rows.
+template <typename Rows, typename Coding, int ROWS>
+void panel_rows(const Panel& panel, const Rows& rows, int64_t last, Share share, Floats (*all)[2]) {
     Floats totals[ROWS][2];
     std::memcpy(totals, all, sizeof totals);
-    for (int64_t group = first; group < last; ++group) {
-        share.fetch(group - first);
-        add_group<Coding, ROWS>(panel[group - first], rows, group, totals);
+    for (int64_t first = panel.first; first < last; first += SHARED<Rows, Coding>) {
+        for (int64_t group = first; group < first + SHARED<Rows, Coding>; ++group) {
+            share.fetch(group - panel.first);
+        }
+        add_groups<Rows, Coding, ROWS>(panel, rows, first, totals);
     }
     std::memcpy(all, totals, sizeof totals);
 }
 
-using PanelTile = void (*)(const Unpacked*, const PreparedRows&, int64_t, int64_t, Share, Floats (*)[2]);
-using FewTile = void (*)(const Product&, int64_t);
+template <typename Rows>
+using PanelTile = void (*)(const Panel&, const Rows&, int64_t, Share, Floats (*)[2]);
+using FewTile = void (*)(const Product&, int64_t, int64_t);
 
 // For 1 row and more.
-template <typename Coding, size_t... LESS_ONE>
-constexpr std::array<PanelTile, sizeof...(LESS_ONE)> panel_tiles(std::index_sequence<LESS_ONE...>) {
-    return {panel_rows<Coding, LESS_ONE + 1>...};
+template <typename Rows, typename Coding, size_t... LESS_ONE>
+constexpr std::array<PanelTile<Rows>, sizeof...(LESS_ONE)> panel_tiles(std::index_sequence<LESS_ONE...>) {
+    return {panel_rows<Rows, Coding, LESS_ONE + 1>...};
 }
 
-template <typename Coding, size_t... LESS_ONE>
+template <typename Rows, typename Coding, size_t... LESS_ONE>
 constexpr std::array<FewTile, sizeof...(LESS_ONE)> few_tiles(std::index_sequence<LESS_ONE...>) {
-    return {few_rows<Coding, LESS_ONE + 1>...};
+    return {few_rows<Rows, Coding, LESS_ONE + 1>...};
 }
 
 constexpr int PANEL_GROUPS = 8;   // that are taken apart at a time: they stay in the first cache
 constexpr int64_t MANY_ROWS = 48;  // that share them
-constexpr int64_t FEW_ROWS = MOST_ROWS < 6 ? MOST_ROWS : 6;  // for which weights are taken apart in registers
 
-template <typename Coding>
+template <typename Rows, typename Coding>
 void many_rows(const Product& product, int64_t block, int64_t row, int64_t count) {
-    static constexpr auto TILES = panel_tiles<Coding>(std::make_index_sequence<MOST_ROWS>());
-    const int64_t inputs = product.weight->inputs, groups = inputs / GROUP_INPUTS;
-    const auto* weights = static_cast<const char*>(product.weight->packed) + block * Coding::LAYOUT.block_bytes(inputs);
-    Unpacked panel[PANEL_GROUPS];
+    static constexpr auto TILES = panel_tiles<Rows, Coding>(std::make_index_sequence<MOST_ROWS>());
+    const int64_t groups = product.weight->inputs / GROUP_INPUTS;
+    const auto weights = Block<Rows, Coding>::of(product, block);
+    Unpacked unpacked[PANEL_GROUPS];
     Floats totals[MANY_ROWS][2];
     std::memset(totals, 0, sizeof totals);
     const int64_t tiles = (count + MOST_ROWS - 1) / MOST_ROWS;
@@ -195,13 +229,13 @@ void many_rows(const Product& product, int64_t block, int64_t row, int64_t count
     for (int64_t first = 0; first < groups; first += PANEL_GROUPS) {
         const int64_t last = std::min<int64_t>(groups, first + PANEL_GROUPS);
         for (int64_t group = first; group < last; ++group) {
-            panel[group - first].take(group_at<Coding>(weights, group, inputs));
+            unpacked[group - first].take(weights.at(group));
         }
-        const char* next = group_at<Coding>(weights, first, inputs).group + PANEL_GROUPS * GROUP_BYTES;
+        const char* next = weights.at(first).group + PANEL_GROUPS * GROUP_BYTES;
         for (int64_t t = 0; t < tiles; ++t) {  // as equal as they can be
             const int64_t begin = t * count / tiles, end = (t + 1) * count / tiles;
             const Share share{next + t * share_bytes, GROUP_BYTES, share_bytes};
-            TILES[end - begin - 1](panel, prepared_rows(product, row + begin), first, last, share, totals + begin);
+            TILES[end - begin - 1]({unpacked, first}, Rows::of(product, row + begin), last, share, totals + begin);
         }
     }
     for (int64_t r = 0; r < count; ++r) {
@@ -209,62 +243,54 @@ void many_rows(const Product& product, int64_t block, int64_t row, int64_t count
     }
 }
 
-template <typename Coding>
+template <typename Rows, typename Coding>
 void block_of(const Product& product, int64_t block) {
-    static constexpr auto FEW = few_tiles<Coding>(std::make_index_sequence<FEW_ROWS>());
-    if (product.rows <= FEW_ROWS) {
-        FEW[product.rows - 1](product, block);
+    static constexpr auto FEW = few_tiles<Rows, Coding>(std::make_index_sequence<FEW_ROWS>());
+    if (product.rows <= FEW_TILES * FEW_ROWS) {
+        const int64_t tiles = (product.rows + FEW_ROWS - 1) / FEW_ROWS;
+        for (int64_t t = 0; t < tiles; ++t) {  // as equal as they can be
+            const int64_t row = t * product.rows / tiles;
+            FEW[(t + 1) * product.rows / tiles - row - 1](product, block, row);
+        }
         return;
     }
     const int64_t pieces = (product.rows + MANY_ROWS - 1) / MANY_ROWS;
     for (int64_t p = 0; p < pieces; ++p) {
         const int64_t row = p * product.rows / pieces;
-        many_rows<Coding>(product, block, row, (p + 1) * product.rows / pieces - row);
+        many_rows<Rows, Coding>(product, block, row, (p + 1) * product.rows / pieces - row);
     }
 }
 
-// The largest of 32 numbers without their signs, as bits: a NaN is above infinity, which is above all numbers.
-inline uint32_t largest_bits(const uint16_t* x) {
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < GROUP_INPUTS; ++i) {
-        largest = std::max<uint32_t>(largest, x[i] & 0x7fffu);
-    }
-    return largest;
+template <typename Coding>
+constexpr BlockKernel kernel_of() {
+    using Rows = RowsOf<Coding>;
+    return Rows::template kernel<Coding>(block_of<Rows, Coding>);
 }
 
-void prepare(const uint16_t* x, int64_t inputs, char* prepared) {
-    constexpr uint32_t INFINITE = 0x7f80, LEAST_EXPONENT = 16, BITS = 14;
-    auto* numbers = reinterpret_cast<int16_t*>(prepared);
-    auto* scales = reinterpret_cast<float*>(numbers + inputs);
-    float* sums = scales + inputs / GROUP_INPUTS;
-    for (int64_t group = 0; group < inputs / GROUP_INPUTS; ++group, x += GROUP_INPUTS, numbers += GROUP_INPUTS) {
-        const uint32_t largest = largest_bits(x);
-        const uint32_t exponent = std::max(LEAST_EXPONENT, largest >> 7);
-        // 2^14 stands for the largest number's power of two.
-        const uint32_t scale_bits = largest >= INFINITE ? 0x7fc00000u : (exponent - BITS) << 23;
-        const uint32_t inverse_bits = largest >= INFINITE ? 0 : (254 + BITS - exponent) << 23;
-        float scale, inverse;
-        std::memcpy(&scale, &scale_bits, sizeof scale);
-        std::memcpy(&inverse, &inverse_bits, sizeof inverse);
-        const Floats shift = floats(12582912.0f);  // 1.5 x 2^23: what is added to it is rounded to a whole number
-        Words sum = {};  // numbers that are not finite become any integers, whose sum may overflow
-        for (int64_t i = 0; i < GROUP_INPUTS; i += LANES) {
-            const Floats whole = load_bf16(x + i) * inverse + shift;
-            const Words integers = reinterpret_cast<Words>(whole) - 0x4b400000u;
-            const auto narrow = __builtin_convertvector(integers, Halves);
-            std::memcpy(numbers + i, &narrow, sizeof narrow);
-            sum += integers;
-        }
-        uint32_t total = 0;
-        for (int lane = 0; lane < LANES; ++lane) {
-            total += sum[lane];
-        }
-        scales[group] = scale;
-        sums[group] = scale * static_cast<float>(static_cast<int32_t>(total));
-    }
+constexpr BlockKernels kernels() {
+    BlockKernels kernels{};
+    kernels.of[TP_INT8] = kernel_of<Int8>();
+    kernels.of[TP_INT4] = kernel_of<Int4>();
+    kernels.of[TP_Q4_0] = kernel_of<Q4_0>();
+    kernels.of[TP_Q4_1] = kernel_of<Q4_1>();
+    kernels.of[TP_Q5_0] = kernel_of<Q5_0>();
+    kernels.of[TP_Q5_1] = kernel_of<Q5_1>();
+    kernels.of[TP_Q8_0] = kernel_of<Q8_0>();
+    kernels.of[TP_Q2_K] = kernel_of<Q2_K>();
+    kernels.of[TP_Q3_K] = kernel_of<Q3_K>();
+    kernels.of[TP_Q4_K] = kernel_of<Q4_K>();
+    kernels.of[TP_Q5_K] = kernel_of<Q5_K>();
+    kernels.of[TP_Q6_K] = kernel_of<Q6_K>();
+    kernels.of[TP_IQ4_NL] = kernel_of<IQ4_NL>();
+    kernels.of[TP_IQ4_XS] = kernel_of<IQ4_XS>();
+    kernels.of[TP_MXFP4] = kernel_of<MXFP4>();
+    kernels.of[TP_U4_32] = kernel_of<U4_32>();
+    kernels.of[TP_U4_64] = kernel_of<U4_64>();
+    kernels.of[TP_U4_128] = kernel_of<U4_128>();
+    kernels.of[TP_U8_32] = kernel_of<U8_32>();
+    kernels.of[TP_U8_64] = kernel_of<U8_64>();
+    kernels.of[TP_U8_128] = kernel_of<U8_128>();
+    kernels.of[TP_E4M3_32] = kernel_of<E4M3_32>();
+    kernels.of[TP_E4M3_128] = kernel_of<E4M3_128>();
+    return kernels;
 }
-
-constexpr BlockKernels KERNELS{prepare,         block_of<Q4_0>, block_of<Q4_1>, block_of<Q8_0>,
-                               block_of<Q4_K>, block_of<Q6_K>, block_of<Int8>, block_of<Int4>,
-                               block_of<U4_32>, block_of<U4_64>, block_of<U4_128>,
-                               block_of<U8_32>, block_of<U8_64>, block_of<U8_128>};

@@ -15,6 +15,9 @@ inline Pairs widened(const char* at) {
 }
 
 // 16 sums of products of pairs.
-using Sums = Ints;
+using IntSums = Ints;
+using FloatSums = Floats;
 
-inline Floats floats_of(Sums sums) { return __builtin_convertvector(sums, Floats); }
+inline Floats floats_of(IntSums sums) { return __builtin_convertvector(sums, Floats); }
+
+inline Floats all_floats(FloatSums sums) { return sums; }

@@ -1,48 +1,62 @@
-// Weights of GGUF files, repacked from the blocks that they come in; not a bit of theirs is lost. The blocks are those of
-// ggml (ggml-common.h and ggml-quants.c tell their fields): all numbers little-endian, all scales float16.
-//   Q4_0  32 weights, 18 bytes: d, 16 bytes of two nibbles (weights 0..15 in the lower); d (q - 8)
-//   Q4_1  32 weights, 20 bytes: d, m, nibbles alike; d q + m
-//   Q8_0  32 weights, 34 bytes: d, 32 signed bytes; d q
-//   Q4_K  256 weights, 144 bytes: d, dmin, eight scales and eight minima of six bits in 12 bytes, nibbles of 64 weights in 32
-//         bytes (weights 0..31 in the lower); d scale q - dmin minimum
-//   Q6_K  256 weights, 210 bytes: 128 bytes of lower nibbles, 64 of upper pairs of bits, 16 signed scales, d; d scale (q - 32)
-#include "products/blocks_pack.h"
+// Weights of GGUF files in blocks of 32, repacked; not a bit of theirs is lost. The blocks are those of ggml (ggml-common.h and
+// ggml-quants.c state their fields): all numbers little-endian, scales d and minima m float16.
+//   Q4_0    18 bytes: d, 16 bytes of two nibbles (weights 0..15 in the lower); d (q - 8)
+//   Q4_1    20 bytes: d, m, nibbles alike; d q + m
+//   Q5_0    22 bytes: d, 32 fifth bits, nibbles alike; d (q - 16)
+//   Q5_1    24 bytes: d, m, 32 fifth bits, nibbles alike; d q + m
+//   Q8_0    34 bytes: d, 32 signed bytes; d q
+//   IQ4_NL  18 bytes: as Q4_0; d times the number of a table that q chooses
+//   MXFP4   17 bytes: an exponent e, nibbles alike; 2^(e - 128) times twice the e2m1 number q (OCP Microscaling Formats 1.0)
+#include <algorithm>
+
+#include "products/gguf.h"
 
 namespace tp {
 namespace {
 
-constexpr int64_t SUPER = 256;
+// How a block of 32 weights is stored, and where its numbers go.
+struct Stored {
+    int64_t bytes, high_at, nibbles_at;  // high_at: of the fifth bits; 0: there are none
+    bool minima;
+};
 
-const uint8_t* block_at(const void* rows, int64_t inputs, int64_t output, int64_t input, int64_t weights, int64_t bytes) {
-    return static_cast<const uint8_t*>(rows) + (output * (inputs / weights) + input / weights) * bytes;
-}
+constexpr Stored Q4_0{18, 0, 2, false}, Q4_1{20, 0, 4, true}, Q5_0{22, 2, 6, false}, Q5_1{24, 4, 8, true};
 
-uint32_t block_nibble(const uint8_t* nibbles, int64_t input) { return nibbles[input % 16] >> (input / 16 * 4) & 15; }
+constexpr int64_t scales_at(const Stored& stored) { return NIBBLES_BYTES + (stored.high_at > 0 ? ONE_BIT_BYTES : 0); }
 
-void pack_q4_0(const void* rows, int64_t inputs, int64_t output, uint8_t* block) {
-    for (int64_t input = 0; input < inputs; input += GROUP_INPUTS, block += Q4_0_LAYOUT.group_bytes) {
-        const uint8_t* from = block_at(rows, inputs, output, input, GROUP_INPUTS, 18);
+template <const Stored& STORED, const Layout& LAYOUT>
+void pack_nibbles(const void* rows, int64_t inputs, int64_t output, uint8_t* block) {
+    const int64_t own = output % BLOCK_OUTPUTS;
+    for (int64_t input = 0; input < inputs; input += GROUP_INPUTS, block += LAYOUT.group_bytes) {
+        const uint8_t* from = stored_block(rows, inputs, output, input, GROUP_INPUTS, STORED.bytes);
         for (int64_t i = 0; i < GROUP_INPUTS; ++i) {
-            put_nibble(block, output % BLOCK_OUTPUTS, i, block_nibble(from + 2, i));
+            put_nibble(block, own, i, stored_nibble(from + STORED.nibbles_at, i));
+            if (STORED.high_at > 0) {
+                put_one_bit(block + NIBBLES_BYTES, own, i, from[STORED.high_at + i / 8] >> (i % 8) & 1);
+            }
         }
-        put_half(block + NIBBLES_BYTES, output % BLOCK_OUTPUTS, half_of(from, 0));
+        put_half(block + scales_at(STORED), own, half_of(from, 0));
+        if (STORED.minima) {
+            put_half(block + scales_at(STORED) + SCALES_BYTES, own, half_of(from, 1));
+        }
     }
 }
 
-void pack_q4_1(const void* rows, int64_t inputs, int64_t output, uint8_t* block) {
-    for (int64_t input = 0; input < inputs; input += GROUP_INPUTS, block += Q4_1_LAYOUT.group_bytes) {
-        const uint8_t* from = block_at(rows, inputs, output, input, GROUP_INPUTS, 20);
-        for (int64_t i = 0; i < GROUP_INPUTS; ++i) {
-            put_nibble(block, output % BLOCK_OUTPUTS, i, block_nibble(from + 4, i));
-        }
-        put_half(block + NIBBLES_BYTES, output % BLOCK_OUTPUTS, half_of(from, 0));
-        put_half(block + NIBBLES_BYTES + SCALES_BYTES, output % BLOCK_OUTPUTS, half_of(from, 1));
+// `less`: what integers are stored above their value.
+template <const Stored& STORED, int LESS>
+float nibbles_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t input) {
+    uint32_t integer = nibble_of(group, output, input);
+    if (STORED.high_at > 0) {
+        integer |= one_bit_of(group + NIBBLES_BYTES, output, input) << 4;
     }
+    const uint8_t* scales = group + scales_at(STORED);
+    const float number = from_float16(half_of(scales, output)) * static_cast<float>(static_cast<int>(integer) - LESS);
+    return STORED.minima ? number + from_float16(half_of(scales + SCALES_BYTES, output)) : number;
 }
 
 void pack_q8_0(const void* rows, int64_t inputs, int64_t output, uint8_t* block) {
     for (int64_t input = 0; input < inputs; input += GROUP_INPUTS, block += Q8_0_LAYOUT.group_bytes) {
-        const uint8_t* from = block_at(rows, inputs, output, input, GROUP_INPUTS, 34);
+        const uint8_t* from = stored_block(rows, inputs, output, input, GROUP_INPUTS, 34);
         for (int64_t i = 0; i < GROUP_INPUTS; ++i) {
             block[byte_byte(output % BLOCK_OUTPUTS, i)] = from[2 + i];
         }
@@ -50,82 +64,31 @@ void pack_q8_0(const void* rows, int64_t inputs, int64_t output, uint8_t* block)
     }
 }
 
-// The scale (or the minimum) of one of the eight groups, from the 12 bytes that hold them all: the first four have a byte's
-// lower six bits, the others four bits of the last bytes and the two upper bits of the first.
-uint8_t six_bits(const uint8_t* bytes, int64_t group, bool minimum) {
-    const uint8_t* own = bytes + (minimum ? 4 : 0);
-    if (group < 4) {
-        return own[group] & 63;
-    }
-    const uint32_t lower = bytes[4 + group] >> (minimum ? 4 : 0) & 15;
-    return static_cast<uint8_t>(lower | own[group - 4] >> 6 << 4);
-}
-
-void pack_q4_k(const void* rows, int64_t inputs, int64_t output, uint8_t* block) {
-    const int64_t own = output % BLOCK_OUTPUTS;
-    for (int64_t input = 0; input < inputs; input += SUPER, block += Q4_K_LAYOUT.super_bytes(SUPER)) {
-        const uint8_t* from = block_at(rows, inputs, output, input, SUPER, 144);
-        put_half(block, own, half_of(from, 0));
-        put_half(block + SCALES_BYTES, own, half_of(from, 1));
-        for (int64_t g = 0; g < Q4_K_LAYOUT.super_groups; ++g) {
-            uint8_t* group = block + Q4_K_LAYOUT.header_bytes + g * Q4_K_LAYOUT.group_bytes;
-            for (int64_t i = 0; i < GROUP_INPUTS; ++i) {
-                put_nibble(group, own, i, from[16 + g / 2 * 32 + i] >> (g % 2 * 4) & 15);
-            }
-            group[NIBBLES_BYTES + own] = six_bits(from + 4, g, false);
-            group[NIBBLES_BYTES + BLOCK_OUTPUTS + own] = six_bits(from + 4, g, true);
-        }
-    }
-}
-
-void pack_q6_k(const void* rows, int64_t inputs, int64_t output, uint8_t* block) {
-    const int64_t own = output % BLOCK_OUTPUTS;
-    for (int64_t input = 0; input < inputs; input += SUPER, block += Q6_K_LAYOUT.super_bytes(SUPER)) {
-        const uint8_t* from = block_at(rows, inputs, output, input, SUPER, 210);
-        put_half(block, own, half_of(from + 208, 0));
-        for (int64_t g = 0; g < Q6_K_LAYOUT.super_groups; ++g) {
-            uint8_t* group = block + Q6_K_LAYOUT.header_bytes + g * Q6_K_LAYOUT.group_bytes;
-            // Of each 128 weights: the nibbles of groups 0 and 2, and of 1 and 3, share bytes; the upper bits of all four do.
-            const uint8_t* lower = from + g / 4 * 64 + g % 2 * 32;
-            const uint8_t* upper = from + 128 + g / 4 * 32;
-            for (int64_t i = 0; i < GROUP_INPUTS; ++i) {
-                put_nibble(group, own, i, lower[i] >> (g % 4 / 2 * 4) & 15);
-                const uint32_t bits = upper[i] >> (g % 4 * 2) & 3;
-                group[NIBBLES_BYTES + upper_byte(own, i)] |= static_cast<uint8_t>(bits << upper_bit(i));
-            }
-            uint8_t* scales = group + NIBBLES_BYTES + NIBBLES_BYTES / 2;
-            scales[own] = from[192 + 2 * g];
-            scales[BLOCK_OUTPUTS + own] = from[192 + 2 * g + 1];
-        }
-    }
-}
-
-float q4_0_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t input) {
-    const int value = static_cast<int>(nibble_of(group, output, input)) - 8;
-    return from_float16(half_of(group + NIBBLES_BYTES, output)) * static_cast<float>(value);
-}
-
-float q4_1_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t input) {
-    return from_float16(half_of(group + NIBBLES_BYTES, output)) * static_cast<float>(nibble_of(group, output, input)) +
-           from_float16(half_of(group + NIBBLES_BYTES + SCALES_BYTES, output));
-}
-
 float q8_0_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t input) {
     return from_float16(half_of(group + BYTES_BYTES, output)) * static_cast<int8_t>(group[byte_byte(output, input)]);
 }
 
-float q4_k_number(const uint8_t* super, const uint8_t* group, int64_t output, int64_t input) {
-    const float scale = from_float16(half_of(super, output)) * group[NIBBLES_BYTES + output];
-    const float minimum = from_float16(half_of(super + SCALES_BYTES, output)) * group[NIBBLES_BYTES + BLOCK_OUTPUTS + output];
-    return scale * static_cast<float>(nibble_of(group, output, input)) - minimum;
+float iq4_nl_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t input) {
+    return from_float16(half_of(group + NIBBLES_BYTES, output)) * IQ4_NUMBERS[nibble_of(group, output, input)];
 }
 
-float q6_k_number(const uint8_t* super, const uint8_t* group, int64_t output, int64_t input) {
-    const uint32_t upper = group[NIBBLES_BYTES + upper_byte(output, input)] >> upper_bit(input) & 3;
-    const int value = static_cast<int>(nibble_of(group, output, input) | upper << 4) - 32;
-    const uint8_t* scales = group + NIBBLES_BYTES + NIBBLES_BYTES / 2;
-    const auto scale = static_cast<int8_t>(scales[input / 16 * BLOCK_OUTPUTS + output]);
-    return from_float16(half_of(super, output)) * scale * static_cast<float>(value);
+// 2^(e - 128) is a bf16 number, for the least two exponents one without a leading bit.
+uint16_t power_of(uint8_t exponent) {
+    return static_cast<uint16_t>(exponent < 2 ? 0x20 << exponent : (exponent - 1) << 7);
+}
+
+void pack_mxfp4(const void* rows, int64_t inputs, int64_t output, uint8_t* block) {
+    for (int64_t input = 0; input < inputs; input += GROUP_INPUTS, block += MXFP4_LAYOUT.group_bytes) {
+        const uint8_t* from = stored_block(rows, inputs, output, input, GROUP_INPUTS, 17);
+        for (int64_t i = 0; i < GROUP_INPUTS; ++i) {
+            put_nibble(block, output % BLOCK_OUTPUTS, i, stored_nibble(from + 1, i));
+        }
+        put_half(block + NIBBLES_BYTES, output % BLOCK_OUTPUTS, power_of(from[0]));
+    }
+}
+
+float mxfp4_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t input) {
+    return from_bf16(half_of(group + NIBBLES_BYTES, output)) * E2M1_NUMBERS[nibble_of(group, output, input)];
 }
 
 }  // namespace
@@ -133,17 +96,25 @@ float q6_k_number(const uint8_t* super, const uint8_t* group, int64_t output, in
 const Format* gguf_format(int32_t format, int32_t level) {
     switch (format) {
         case TP_Q4_0:
-            return block_format<Q4_0_LAYOUT, each_output<pack_q4_0>, q4_0_number, &BlockKernels::q4_0>(level);
+            return block_format<TP_Q4_0, Q4_0_LAYOUT, each_output<pack_nibbles<Q4_0, Q4_0_LAYOUT>>, nibbles_number<Q4_0, 8>>(
+                level);
         case TP_Q4_1:
-            return block_format<Q4_1_LAYOUT, each_output<pack_q4_1>, q4_1_number, &BlockKernels::q4_1>(level);
+            return block_format<TP_Q4_1, Q4_1_LAYOUT, each_output<pack_nibbles<Q4_1, Q4_1_LAYOUT>>, nibbles_number<Q4_1, 0>>(
+                level);
+        case TP_Q5_0:
+            return block_format<TP_Q5_0, Q5_0_LAYOUT, each_output<pack_nibbles<Q5_0, Q5_0_LAYOUT>>, nibbles_number<Q5_0, 16>>(
+                level);
+        case TP_Q5_1:
+            return block_format<TP_Q5_1, Q5_1_LAYOUT, each_output<pack_nibbles<Q5_1, Q5_1_LAYOUT>>, nibbles_number<Q5_1, 0>>(
+                level);
         case TP_Q8_0:
-            return block_format<Q8_0_LAYOUT, each_output<pack_q8_0>, q8_0_number, &BlockKernels::q8_0>(level);
-        case TP_Q4_K:
-            return block_format<Q4_K_LAYOUT, each_output<pack_q4_k>, q4_k_number, &BlockKernels::q4_k>(level);
-        case TP_Q6_K:
-            return block_format<Q6_K_LAYOUT, each_output<pack_q6_k>, q6_k_number, &BlockKernels::q6_k>(level);
+            return block_format<TP_Q8_0, Q8_0_LAYOUT, each_output<pack_q8_0>, q8_0_number>(level);
+        case TP_IQ4_NL:
+            return block_format<TP_IQ4_NL, IQ4_NL_LAYOUT, each_output<pack_nibbles<Q4_0, Q4_0_LAYOUT>>, iq4_nl_number>(level);
+        case TP_MXFP4:
+            return block_format<TP_MXFP4, MXFP4_LAYOUT, each_output<pack_mxfp4>, mxfp4_number>(level);
         default:
-            return nullptr;
+            return gguf_super_format(format, level);
     }
 }
 

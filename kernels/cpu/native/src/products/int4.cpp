@@ -20,7 +20,7 @@ float int4_number(const uint8_t* super, const uint8_t* group, int64_t output, in
 }  // namespace
 
 const Format* int4_format(int32_t level) {
-    return block_format<INT4_LAYOUT, pack_int4, int4_number, &BlockKernels::int4>(level);
+    return block_format<TP_INT4, INT4_LAYOUT, pack_int4, int4_number>(level);
 }
 
 }  // namespace tp

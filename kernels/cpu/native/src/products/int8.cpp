@@ -16,7 +16,7 @@ float int8_number(const uint8_t*, const uint8_t* group, int64_t output, int64_t 
 }  // namespace
 
 const Format* int8_format(int32_t level) {
-    return block_format<INT8_LAYOUT, pack_int8, int8_number, &BlockKernels::int8>(level);
+    return block_format<TP_INT8, INT8_LAYOUT, pack_int8, int8_number>(level);
 }
 
 }  // namespace tp

@@ -33,6 +33,9 @@ const Format* format_of(int32_t format) {
         case TP_U8_64:
         case TP_U8_128:
             return zero_points_format(format, level);
+        case TP_E4M3_32:
+        case TP_E4M3_128:
+            return float8_format(format, level);
         default:
             return gguf_format(format, level);
     }

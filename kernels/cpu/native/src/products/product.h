@@ -39,6 +39,8 @@ const Format* bf16_format(int32_t level);
 const Format* int8_format(int32_t level);
 const Format* int4_format(int32_t level);
 const Format* gguf_format(int32_t format, int32_t level);
+const Format* gguf_super_format(int32_t format, int32_t level);
+const Format* float8_format(int32_t format, int32_t level);
 const Format* zero_points_format(int32_t format, int32_t level);
 
 }  // namespace tp

@@ -19,8 +19,7 @@ void pack_zero_points(const void* rows, int64_t inputs, int64_t output, uint8_t*
     const auto* from = static_cast<const uint8_t*>(rows) + output * (inputs / WEIGHTS) * BYTES;
     for (int64_t input = 0; input < inputs; input += WEIGHTS, from += BYTES) {
         std::memcpy(block + 4 * own, from, 4);
-        const auto zero = static_cast<float>(from[4] - offset_of(BITS));
-        put_half(block + ZERO_POINTS_AT, own, upper_half(zero));  // an integer of eight bits: exact
+        put_half(block + ZERO_POINTS_AT, own, static_cast<uint16_t>(from[4] - offset_of(BITS)));
         const uint8_t* integers = from + STORED_HEADER_BYTES;
         for (int64_t g = 0; g < LAYOUT.super_groups; ++g, integers += GROUP_INPUTS * BITS / 8) {
             uint8_t* group = block + LAYOUT.header_bytes + g * LAYOUT.group_bytes;
@@ -42,12 +41,12 @@ float zero_points_number(const uint8_t* super, const uint8_t* group, int64_t out
     std::memcpy(&scale, super + 4 * output, sizeof scale);
     const auto integer = BITS == 8 ? static_cast<int8_t>(group[byte_byte(output, input)])
                                    : static_cast<int32_t>(nibble_of(group, output, input));
-    return scale * (static_cast<float>(integer) - from_bf16(half_of(super + ZERO_POINTS_AT, output)));
+    return scale * static_cast<float>(integer - static_cast<int16_t>(half_of(super + ZERO_POINTS_AT, output)));
 }
 
-template <int BITS, const Layout& LAYOUT, Kernel KERNEL>
+template <TpFormat FORMAT, int BITS, const Layout& LAYOUT>
 const Format* format_at(int32_t level) {
-    return block_format<LAYOUT, each_output<pack_zero_points<BITS, LAYOUT>>, zero_points_number<BITS>, KERNEL>(level);
+    return block_format<FORMAT, LAYOUT, each_output<pack_zero_points<BITS, LAYOUT>>, zero_points_number<BITS>>(level);
 }
 
 }  // namespace
@@ -55,17 +54,17 @@ const Format* format_at(int32_t level) {
 const Format* zero_points_format(int32_t format, int32_t level) {
     switch (format) {
         case TP_U4_32:
-            return format_at<4, U4_32_LAYOUT, &BlockKernels::u4_32>(level);
+            return format_at<TP_U4_32, 4, U4_32_LAYOUT>(level);
         case TP_U4_64:
-            return format_at<4, U4_64_LAYOUT, &BlockKernels::u4_64>(level);
+            return format_at<TP_U4_64, 4, U4_64_LAYOUT>(level);
         case TP_U4_128:
-            return format_at<4, U4_128_LAYOUT, &BlockKernels::u4_128>(level);
+            return format_at<TP_U4_128, 4, U4_128_LAYOUT>(level);
         case TP_U8_32:
-            return format_at<8, U8_32_LAYOUT, &BlockKernels::u8_32>(level);
+            return format_at<TP_U8_32, 8, U8_32_LAYOUT>(level);
         case TP_U8_64:
-            return format_at<8, U8_64_LAYOUT, &BlockKernels::u8_64>(level);
+            return format_at<TP_U8_64, 8, U8_64_LAYOUT>(level);
         case TP_U8_128:
-            return format_at<8, U8_128_LAYOUT, &BlockKernels::u8_128>(level);
+            return format_at<TP_U8_128, 8, U8_128_LAYOUT>(level);
         default:
             return nullptr;
     }
