@@ -126,6 +126,16 @@ NEEDS_PROMETHEUS: Mapping[str, str] = {
     "TurnpikeDeadLetters": "of the sinks",
     "TurnpikeUnauthenticatedUsage": "of the sinks",
     "TurnpikeBooksUnchecked": "the age of the last reconciliation",
+    "TurnpikePostgresDown": "of the stores' exporters",
+    "TurnpikePostgresConnections": "of the stores' exporters",
+    "TurnpikeRedisDown": "of the stores' exporters",
+    "TurnpikeRedisMemory": "of the stores' exporters",
+    "TurnpikeRedisNotPersisted": "of the stores' exporters",
+    "TurnpikeKafkaDown": "of the stores' exporters",
+    "TurnpikeClickHouseDown": "of the stores' exporters",
+    "TurnpikeClickHouseParts": "of the stores' exporters",
+    "TurnpikeClickHouseDiskFills": "of the stores' exporters",
+    "TurnpikeExporterDown": "of the stores' exporters",
 }
 """Alerts that one gateway cannot judge, and what each needs."""
 

@@ -107,7 +107,7 @@ TABLE = {
         Plant("open holds are not recorded again", "open_holds", return_before("list", "[]"), seed=None),
     ],
     "gateway.generation.admit": [
-        Plant("the answer is not cut to the hold", "_hold", replace("hold.granted_tokens", "10**9"), seed=29),
+        Plant("the answer is not cut to the hold", "_hold", replace("hold.granted_tokens", "10**9"), seed=58),
         Plant("a refused request counts as metered", "admitted", insert_before("_hold", "on_metered()")),
         Plant("an admission does not end", "admitted", drop_finally(), seed=None),
         Plant("a hold without a journal entry is kept", "admitted", drop("release"), seed=None),

@@ -6,6 +6,7 @@ Pickled weights are never opened.
 import math
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ class HFCheckpoint:
                 whole = layer.scheme.blocks(self._reader.read(module, layer))
                 for part in parts:
                     rows = part.of(whole.rows)
-                    yield part.name, StoredWeight(whole.format, rows, len(rows), whole.in_features)
+                    yield part.name, replace(whole, rows=rows, out_features=len(rows))
                 self._reader.release()
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
