@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, AttentionPlan, SlotSampling
+from kernels.reference_ops import ReferencePlan
 from kernels.step import Counting, Row, Sequences, StepShape, StepTensors
 
 
@@ -80,7 +81,7 @@ def plan_attention(step: StepTensors, block_tables: Tensor, shape: StepShape) ->
         positions=step.positions,
         slot_mapping=step.slot_mapping,
     )
-    return reference.ReferencePlan(metadata)
+    return ReferencePlan(metadata)
 
 
 class ReferenceStepOps:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from kernels.ops import ExpertWeights, Linear, MlpWeights
-from kernels.reference import ReferenceLinear
 from kernels.reference_grouped import grouped_linear, round_to_groups
+from kernels.reference_ops import ReferenceLinear
 from kernels.reference_rounded import RoundedWeight, round_tokens, round_weight, rounded_linear
 from kernels.triton.grouped import GroupedLinear
 from kernels.triton.mixture import StackedExperts

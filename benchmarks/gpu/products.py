@@ -13,7 +13,7 @@ from benchmarks.gpu.product_kinds import KINDS
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.timing import median_ms, replayed_ms
 from kernels.ops import Linear
-from kernels.reference import ReferenceLinear
+from kernels.reference_ops import ReferenceLinear
 
 _MOST_SETS = 32
 _REPLAYED_ROWS = 64

@@ -11,7 +11,8 @@ from kernels.cpu.probe import CpuProfile
 from kernels.exchange import numpy_dtype, tensor_of
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, Linear, RopeRows, SamplingColumns
-from kernels.reference import ReferenceOps, apply_rope, attend
+from kernels.reference import apply_rope, attend
+from kernels.reference_ops import ReferenceOps
 
 
 class CpuOps(ReferenceOps):

@@ -12,7 +12,7 @@ from kernels.triton.tiles import MOVED_TILE, require_contiguous, warps_for
 def embed_kernel(table, token_ids, output, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """Rows token_ids int64 [T] of table [V, WIDTH] into output [T, WIDTH].
 
-    Grid (T, tiles of WIDTH). Oracle: `torch.nn.functional.embedding`, as `kernels.reference.ReferenceOps.embed`.
+    Grid (T, tiles of WIDTH). Oracle: `torch.nn.functional.embedding`, as `kernels.reference_ops.ReferenceOps.embed`.
     """
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)

@@ -10,9 +10,9 @@ import triton
 from torch import Tensor
 
 from kernels.ops import ExpertWeights, Linear, MlpWeights
-from kernels.reference import ReferenceLinear
 from kernels.reference_experts import ExpertTiles
 from kernels.reference_grouped import PackedGroups
+from kernels.reference_ops import ReferenceLinear
 from kernels.reference_rounded import RoundedWeight
 from kernels.triton.experts import (
     EXPERT_INPUTS,

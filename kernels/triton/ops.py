@@ -22,7 +22,7 @@ from kernels.ops import (
     RopeRows,
     SamplingColumns,
 )
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from kernels.triton import activation, attention, blocks, embedding, logprobs, mixture, norms, packing, rotary, sampling
 from kernels.triton.bitmask import mask_logits
 from kernels.triton.plan import TritonPlan, plan_from_metadata

@@ -164,7 +164,7 @@ async def test_invoices_are_found_by_the_name_of_their_tenant(console: House) ->
         page = await console.page(f"/invoices?tenant_id={asked}")
         assert theirs in page
         assert mine not in page
-    assert "No tenant is named nobody." in await console.page("/invoices?tenant_id=nobody", status=400)
+    assert "No tenant is named unknown." in await console.page("/invoices?tenant_id=unknown", status=400)
     assert f'<option value="{console.tenant["acme"].id}">acme</option>' in await console.page("/invoices")
 
 

@@ -14,7 +14,7 @@ from kernels.cpu.probe import CpuProfile, Products
 from kernels.exchange import array_of
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, HeadNorms, RopeRows
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from kernels.weights import StoredWeight
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}

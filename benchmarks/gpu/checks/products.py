@@ -9,7 +9,7 @@ from benchmarks.gpu.checks import TOLERANCE, poisoned_memory, share_that_differs
 from benchmarks.gpu.product_kinds import KINDS, ProductKind, mixture_of
 from benchmarks.gpu.stage import Stage
 from kernels import reference
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from kernels.triton import activation
 from kernels.triton.mixture import mixture
 

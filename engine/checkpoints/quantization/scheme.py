@@ -5,6 +5,7 @@ names the layer's tensors, defines their meaning as float32, and packs them into
 with, if one holds exactly the same numbers. Nothing else knows the formats.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -101,7 +102,7 @@ class WeightFormat(Protocol):
         ...
 
 
-class IntegerScheme:
+class IntegerScheme(ABC):
     """A scheme whose meaning is `GroupedIntegers`. Subclasses define `integers`.
 
     group_size: inputs of a group; None: all. index: the tensor, int32 [in_features], with the group of each input if
@@ -118,10 +119,10 @@ class IntegerScheme:
         order = "" if self.index is None else ", activation order"
         return f"{self.method}, {self.bits} bits, {groups}{order}"
 
+    @abstractmethod
     def integers(self, layer: QuantizedLayer) -> GroupedIntegers:
         """The layer's integers, scales and zero points, as if groups were in order. Raises as `LayerScheme.floats`
         does."""
-        raise NotImplementedError
 
     def block_format(self, in_features: int) -> str | None:
         if self.index is not None:

@@ -12,7 +12,7 @@ from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
 from engine.simulation import make_request
 from kernels.cpu.torch_host import TorchHost
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 
 VOCAB = 8
 MOST = 100_000

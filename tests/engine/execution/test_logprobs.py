@@ -7,7 +7,7 @@ import torch
 from engine.execution.logprobs import measure
 from kernels.arrays import Floats, int_array
 from kernels.cpu.torch_host import TorchHost
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 
 OPS = TorchHost(ReferenceOps(torch.device("cpu"), torch.float32))
 

@@ -10,7 +10,7 @@ import torch
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.loader import load_model
-from kernels.reference import ReferenceEmbedding, ReferenceLinear, ReferenceOps
+from kernels.reference_ops import ReferenceEmbedding, ReferenceLinear, ReferenceOps
 from tests.support.tiny_models import TinyFamily, make_checkpoint
 
 

@@ -22,7 +22,7 @@ from kernels.cpu import native
 from kernels.dispatch import select_ops
 from kernels.exchange import numpy_dtype
 from kernels.ops import Embedding, Linear
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from kernels.weights import DENSE, StoredWeight
 from tests.engine.models.tiny_gguf import make_gguf
 from tests.support.host_logits import Expanded, logits_of

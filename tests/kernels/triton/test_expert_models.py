@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from engine.models.transformer import Transformer
-from kernels.reference import ReferenceOps
 from kernels.reference_grouped import PackedGroups
+from kernels.reference_ops import ReferenceOps
 from kernels.reference_rounded import RoundedWeight, rounded_linear
 from kernels.triton.mixture import StackedExperts
 from kernels.triton.ops import TritonOps

@@ -7,8 +7,8 @@ import torch
 
 from kernels import reference
 from kernels.ops import ExpertWeights, Linear, MlpWeights
-from kernels.reference import ReferenceLinear, ReferenceOps
 from kernels.reference_grouped import round_to_groups
+from kernels.reference_ops import ReferenceLinear, ReferenceOps
 from kernels.reference_rounded import round_tokens, round_weight, rounded_linear
 from kernels.triton import activation, mixture
 from kernels.triton.grouped import GroupedLinear

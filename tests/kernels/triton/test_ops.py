@@ -7,7 +7,7 @@ import torch
 
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import KVScales, SamplingColumns
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from kernels.triton.ops import TritonOps
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.kernels.triton.model_steps import loaded, logits_of

@@ -11,7 +11,7 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import Quantize
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.expansion import weight_memory
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from kernels.reference_rounded import rounded_linear
 from kernels.triton.grouped import GroupedLinear
 from kernels.triton.ops import TritonOps

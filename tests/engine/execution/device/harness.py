@@ -16,7 +16,7 @@ from engine.models.loader import load_model
 from engine.models.transformer import Transformer
 from engine.request import PREMIUM, Request, SamplingParams
 from kernels.ops import Ops
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from kernels.reference_step import ReferenceStepOps
 from kernels.step import StepOps
 from kernels.triton.ops import TritonOps

@@ -11,7 +11,7 @@ from engine.execution.device import placement
 from engine.execution.device.runner import DeviceRunner
 from engine.memory.kv_memory import DeviceMemory
 from engine.models.transformer import Transformer
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import REFERENCE_GRAPHS
 from tests.engine.execution.harness import Harness, load_tiny

@@ -17,7 +17,7 @@ from engine.models.native_model import NativeModel
 from kernels.arrays import FLOAT32, Floats
 from kernels.cpu.native_ops import computes_natively
 from kernels.dispatch import select_ops
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from tests.engine.models.quantization.folders import CASES, Case, write
 from tests.support.host_logits import TOKENS, Expanded, logits_of
 from tests.support.tiny_models import TinyFamily, TinyFolder

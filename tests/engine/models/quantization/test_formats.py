@@ -16,7 +16,7 @@ from kernels.arrays import BFLOAT16, FLOAT32, Floats
 from kernels.cpu import native
 from kernels.cpu.native_ops import NativeOps, computes_natively
 from kernels.dispatch import select_ops
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from tests.engine.models.quantization.folders import CASES, Case, write
 from tests.support.host_logits import Expanded, logits_of
 from tests.support.tiny_models import TinyFolder

@@ -12,7 +12,7 @@ from engine.models.loader import load_model
 from kernels.arrays import FLOAT32
 from kernels.cpu.native_ops import computes_natively
 from kernels.dispatch import select_ops
-from kernels.reference import ReferenceOps
+from kernels.reference_ops import ReferenceOps
 from tests.support.host_logits import logits_of
 
 GOLDENS = sorted(path.name for path in Path(__file__).with_name("data").iterdir())

@@ -1,0 +1,206 @@
+"""A backend of the reference: each op by its definition, weights as plain numbers. `kernels.cpu.ops` and
+`kernels.triton.ops` replace what they have kernels for.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.arrays import Array
+from kernels.exchange import tensor_of
+from kernels.layout import BLOCK_TOKENS
+from kernels.ops import (
+    AttentionMetadata,
+    AttentionPlan,
+    Embedding,
+    ExpertWeights,
+    HeadNorms,
+    Linear,
+    LogitEdits,
+    RopeRows,
+    SamplingColumns,
+)
+from kernels.reference import (
+    add_rms_norm,
+    attend,
+    clear_blocks,
+    copy_blocks,
+    edit_logits,
+    finite_rows,
+    gelu_mul,
+    linear,
+    mask_logits,
+    rms_norm,
+    rotate_and_store,
+    route,
+    sample,
+    sample_among,
+    silu_mul,
+    token_logprobs,
+)
+from kernels.reference_experts import mixture, without_padding
+from kernels.weights import DENSE, StoredWeight
+
+
+class ReferenceLinear:
+    """An unpacked weight."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.out_features, self.in_features = weight.shape
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight, self.bias)
+
+    def wide(self, x: Tensor) -> Tensor:
+        return self(x).float()
+
+
+class ReferenceEmbedding:
+    """An unpacked table, and a head packed from it by its op table."""
+
+    def __init__(self, table: Tensor, ops: "ReferenceOps") -> None:
+        self._table, self._ops = table, ops
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        return self._ops.embed(self._table, token_ids)
+
+    def head(self) -> Linear:
+        """The product with the table."""
+        return self._ops.pack_linear(self._table, None)
+
+
+class ReferencePlan:
+    """An empty plan: the reference reads the metadata itself."""
+
+    def __init__(self, metadata: AttentionMetadata) -> None:
+        self.metadata = metadata
+
+    @property
+    def positions(self) -> Tensor:
+        return self.metadata.positions
+
+    @property
+    def slot_mapping(self) -> Tensor:
+        return self.metadata.slot_mapping
+
+
+class ReferenceOps:
+    """The op table of this file, for any device. Backends override the ops that they implement."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    def describe(self) -> dict[str, str | int | float]:
+        return {"backend": "reference", "dtype": str(self.dtype).removeprefix("torch.")}
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        return ReferenceLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
+
+    def takes_blocks(self, format: str, in_features: int) -> bool:
+        return False
+
+    def vector(self, numbers: Array) -> Tensor:
+        return tensor_of(numbers).to(self.device, self.dtype, copy=True)
+
+    def wide_vector(self, numbers: Array) -> Tensor:
+        return tensor_of(numbers).to(self.device, torch.float32, copy=True)
+
+    def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
+        assert all(part.format == DENSE for part in parts), f"not all of {[part.format for part in parts]} are taken"
+        rows = torch.cat([tensor_of(part.rows) for part in parts])
+        return self.pack_linear(rows, None if bias is None else tensor_of(bias).clone())
+
+    def pack_gate_up(self, gate: StoredWeight, up: StoredWeight, bias: Array | None) -> Linear:
+        return self.pack_parts((gate, up), bias)
+
+    def pack_embedding(self, weight: StoredWeight) -> Embedding:
+        assert weight.format == DENSE, f"{weight.format} is not taken"
+        # A copy of its own: a table that is read by row must not keep a whole memory-mapped file alive.
+        return ReferenceEmbedding(tensor_of(weight.rows).to(self.device, copy=True), self)
+
+    def tied_head(self, embedding: Embedding) -> Linear:
+        assert isinstance(embedding, ReferenceEmbedding), "an embedding of another backend"
+        return embedding.head()
+
+    def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
+        return functional.embedding(token_ids, table)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        return add_rms_norm(x, residual, weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return silu_mul(gate_up)
+
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        return gelu_mul(gate_up)
+
+    def mixture(
+        self,
+        weights: ExpertWeights,
+        x: Tensor,
+        slot_mapping: Tensor,
+        multiply: Callable[[Tensor], Tensor],
+        expert_tokens: Tensor,
+    ) -> Tensor:
+        bias = None if weights.choice_bias is None else tensor_of(weights.choice_bias).to(x.device)
+        logits = weights.router.wide(x)
+        chosen, shares = route(logits, weights.per_token, weights.renormalise, weights.rule, bias)
+        return mixture(without_padding(chosen, slot_mapping), shares, weights.experts, x, multiply, expert_tokens)
+
+    def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
+        shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
+        clear_blocks(kv, block_ids)
+
+    def copy_blocks(self, kv: Tensor, sources: Tensor, targets: Tensor) -> None:
+        copy_blocks(kv, sources, targets)
+
+    def rotate_and_store(
+        self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+    ) -> Tensor:
+        return rotate_and_store(qkv, norms, rope, kv_layer, slot_mapping)
+
+    def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
+        return ReferencePlan(metadata)
+
+    def attend(
+        self,
+        query: Tensor,
+        kv_layer: Tensor,
+        plan: AttentionPlan,
+        window: int | None,
+        cap: float | None = None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        assert isinstance(plan, ReferencePlan)
+        return attend(query, kv_layer, plan.metadata, window, cap, sinks)
+
+    def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None:
+        edit_logits(logits, edits)
+
+    def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
+        mask_logits(logits, bitmask)
+
+    def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
+        return sample(logits, columns)
+
+    def sample_among(self, logits: Tensor, token_ids: Tensor, columns: SamplingColumns) -> Tensor:
+        return sample_among(logits, token_ids, columns)
+
+    def finite_rows(self, logits: Tensor) -> Tensor:
+        return finite_rows(logits)
+
+    def token_logprobs(self, logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return token_logprobs(logits, tokens)
