@@ -22,7 +22,7 @@ from tests.whole.randomness import seeded
 from tests.whole.scenario import Call, Scenario, draw
 from tests.whole.tenants import template
 from tests.whole.threads import simulated
-from tests.whole.world import THREADED_MODULES, World, quiet, unread
+from tests.whole.world import THREADED_MODULES, World, quiet, read_once, unread
 
 MOST_SECONDS = 400.0
 """Of virtual time: whatever is waited for longer never comes."""
@@ -65,7 +65,7 @@ def _run(scenario: Scenario) -> Outcome:
     gc.disable()  # what is collected is finished then, and that is to be at the same moment each time: at the end
     try:
         logging.disable(logging.CRITICAL)
-        with seeded(scenario.seed), quiet(), unread(scenario.config.unread), clock.installed():
+        with seeded(scenario.seed), quiet(), read_once(), unread(scenario.config.unread), clock.installed():
             loop = VirtualLoop(clock)
             counted.watch(loop)
             random = Random(f"world-{scenario.seed}")

@@ -51,6 +51,7 @@ from gateway.metering.sink.sink import Sink
 from gateway.process import opening
 from gateway.process.server import CUT_S, FLUSH_S
 from gateway.refusals.refusal_log import RefusalLog
+from gateway.routing.score import ComplexityScore
 from gateway.sessions.redis_store import RedisSessionStore
 from gateway.tenancy import open_database
 from tests.whole.clock import VirtualClock
@@ -281,6 +282,16 @@ def quiet() -> Iterator[None]:
     )
     with patch.object(engine_thread, "lower_priority", lambda: None):
         yield
+
+
+@contextmanager
+def read_once() -> Iterator[None]:
+    """The routing weights are parsed once a process, and not once a simulated start: a tenth of a short run."""
+    with patch.object(ComplexityScore, "load", _score):
+        yield
+
+
+_score = cache(ComplexityScore.load)
 
 
 @contextmanager
