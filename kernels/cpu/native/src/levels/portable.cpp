@@ -1,4 +1,5 @@
-// All that is compiled for any processor. Each concern has a namespace of its own, with vectors as wide as suit it.
+// All that is compiled for any processor, but products of small numbers (products/blocks_portable.cpp). Each concern has a
+// namespace of its own, with vectors as wide as suit it.
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -17,7 +18,6 @@
 #include "norms/norms.h"
 #include "norms/rotary.h"
 #include "products/bf16.h"
-#include "products/blocks.h"
 #include "turnpike.h"
 
 namespace tp {
@@ -52,52 +52,6 @@ constexpr int VECTOR_BYTES = 16;
 #undef REGISTER_BYTES
 
 }  // namespace bf16_level
-
-namespace blocks_level {
-
-#include "levels/vectors.h"
-#include "products/store.h"
-#include "products/blocks_words.inl"
-
-template <typename Table>
-inline Pairs chosen(Pairs index) {
-    for (int i = 0; i < 2 * LANES; ++i) {
-        index[i] = static_cast<int16_t>(Table::at(index[i]));
-    }
-    return index;
-}
-
-#include "products/blocks_plain.inl"
-
-inline void add_bf16_product(FloatSums& sums, Pairs weights, int32_t pair) {
-    const auto both = reinterpret_cast<Words>(weights);
-    const Words pairs = Words{} + static_cast<uint32_t>(pair);
-    sums += reinterpret_cast<Floats>(both << 16) * reinterpret_cast<Floats>(pairs << 16);
-    sums += reinterpret_cast<Floats>(both & 0xffff0000u) * reinterpret_cast<Floats>(pairs & 0xffff0000u);
-}
-
-inline void add_product(IntSums& sums, Pairs weights, int32_t pair) {
-    const auto both = reinterpret_cast<Ints>(weights);
-    sums += (both << 16 >> 16) * static_cast<int16_t>(pair) + (both >> 16) * (pair >> 16);
-}
-
-inline Floats multiply_add(Floats a, Floats b, Floats c) { return a * b + c; }
-
-constexpr int MOST_ROWS = 2, FEW_ROWS = 2, FEW_TILES = 1;
-constexpr int UNROLLED = 1;
-
-#include "products/blocks_codings.inl"
-#include "products/blocks_int16.inl"
-#include "products/blocks_bf16.inl"
-
-template <typename Coding>
-using RowsOf = std::conditional_t<Coding::E4M3, Bf16Rows, Int16Rows>;
-
-#include "products/blocks_vectors.inl"
-
-#undef REGISTER_BYTES
-
-}  // namespace blocks_level
 
 namespace delta_level {
 
@@ -144,8 +98,6 @@ const AttentionKernels ATTENTION_PORTABLE[] = {attention_level::KERNELS_OF<atten
                                                attention_level::KERNELS_OF<attention_level::Int8>};
 
 void bf16_block_portable(const Product& product, int64_t block) { bf16_level::all_rows(product, block); }
-
-const BlockKernels BLOCKS_PORTABLE = blocks_level::kernels();
 
 const LogitPasses portable_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
                                            logits_level::count_above, logits_level::split,  logits_level::draw};

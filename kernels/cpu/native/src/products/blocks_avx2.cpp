@@ -109,6 +109,7 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
 
 constexpr int MOST_ROWS = 2, FEW_ROWS = 2, FEW_TILES = 1;
 constexpr int UNROLLED = 4;
+constexpr bool PANEL_WRITTEN_OUT = true;
 
 #include "products/blocks_codings.inl"
 #include "products/blocks_int16.inl"

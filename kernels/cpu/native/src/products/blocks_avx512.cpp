@@ -17,6 +17,7 @@ namespace {
 
 constexpr int MOST_ROWS = 8, FEW_ROWS = 6, FEW_TILES = 1;  // two sums each: enough additions at a time to hide how long one takes
 constexpr int UNROLLED = 8;
+constexpr bool PANEL_WRITTEN_OUT = false;
 
 #include "products/blocks_codings.inl"
 #include "products/blocks_int16.inl"

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int MOST_ROWS = 8, FEW_ROWS = 8, FEW_TILES = 2;  // two sums each, which leaves registers for totals
 constexpr int UNROLLED = MOST_ROWS;
+constexpr bool PANEL_WRITTEN_OUT = false;
 
 #include "products/blocks_codings.inl"
 #include "products/blocks_bf16.inl"

@@ -1,7 +1,8 @@
 // A block of the product with weights of small numbers, in vector types for all levels. Include within the level's namespace,
 // after `blocks_codings.inl`, `store.h`, and the level's forms of rows, `RowsOf` (the form for a coding), `multiply_add`,
 // MOST_ROWS and FEW_ROWS (that share what is read of a panel, and of a group as stored), FEW_TILES (of the latter, up to which
-// weights are taken apart in registers), UNROLLED (steps of the innermost loops that are written out).
+// weights are taken apart in registers), UNROLLED (steps of the innermost loops that are written out), PANEL_WRITTEN_OUT (whether
+// a panel's loop over chunks is, too: with few rows a tile, what it costs is not hidden).
 
 // Bytes that weights are prefetched ahead: far ahead into the second cache, which waits for more lines at a time than the
 // first one does, and from there into the first. A processor that is not asked stops at the end of each page.
@@ -13,12 +14,15 @@ constexpr int IN_SECOND_CACHE = 2;  // as `__builtin_prefetch` counts
 constexpr int CHUNKS = 4;
 constexpr int PAIRS = 16;
 
-template <typename Rows, typename Coding>
-constexpr int MINIMA = Coding::template minima<Rows>;
+// What of a coding the sums depend on: parts of a group with a scale each, minima of a group, and groups whose sums are added
+// up before they are scaled. What is computed of groups that are taken apart is compiled once a shape and not once a coding.
+template <int OWN_PARTS, int OWN_MINIMA, int OWN_SHARED>
+struct Shape {
+    static constexpr int PARTS = OWN_PARTS, MINIMA = OWN_MINIMA, SHARED = OWN_SHARED;
+};
 
-// Groups whose sums are added up before they are scaled.
 template <typename Rows, typename Coding>
-constexpr int SHARED = Rows::BF16 ? Coding::SHARED : 1;
+using ShapeOf = Shape<Coding::PARTS, Coding::template minima<Rows>, Rows::BF16 ? Coding::SHARED : 1>;
 
 // A group as stored: taken apart at each use.
 template <typename Rows, typename Coding>
@@ -26,7 +30,7 @@ struct Packed {
     const char* header;
     const char* group;
 
-    static constexpr bool APART = false;
+    static constexpr bool APART = false, WRITTEN_OUT = Coding::CHUNKS_WRITTEN_OUT;
     void chunk(int half, int c, Pairs (&pairs)[4]) const { Coding::template chunk<Rows>(header, group, half, c, pairs); }
     Floats scale(int half, int part) const { return Coding::scale(header, group, half, part); }
     Floats minimum(int half, int part) const { return Coding::minimum(header, group, half, part); }
@@ -53,7 +57,7 @@ struct Block {
 
 // A group taken apart once for many rows.
 struct Unpacked {
-    static constexpr bool APART = true;
+    static constexpr bool APART = true, WRITTEN_OUT = PANEL_WRITTEN_OUT;
     Pairs pairs[PAIRS][2];
     Floats scales[2][2], minima[2][2];
 
@@ -70,7 +74,7 @@ struct Unpacked {
             for (int part = 0; part < Coding::PARTS; ++part) {
                 scales[part][half] = packed.scale(half, part);
             }
-            for (int part = 0; part < MINIMA<Rows, Coding>; ++part) {
+            for (int part = 0; part < ShapeOf<Rows, Coding>::MINIMA; ++part) {
                 minima[part][half] = packed.minimum(half, part);
             }
         }
@@ -87,39 +91,53 @@ struct Panel {
     const Unpacked& at(int64_t group) const { return groups[group - first]; }
 };
 
-// Adds what one part of the inputs of a group gives to the sums of ROWS rows.
-template <typename Rows, int FIRST_CHUNK, int LAST_CHUNK, int ROWS, typename Group>
-inline __attribute__((always_inline)) void add_chunks(const Group& weights, const Rows& rows, int64_t group,
-                                                      typename Rows::Sums (&sums)[ROWS][2]) {
+// Adds what eight inputs of a group give to the sums of ROWS rows.
+template <typename Rows, int ROWS, typename Group>
+inline __attribute__((always_inline)) void add_chunk(const Group& weights, int c, const Rows& rows, int64_t group,
+                                                     typename Rows::Sums (&sums)[ROWS][2]) {
+    Pairs low[4], high[4];
+    if constexpr (!Group::APART) {
+        weights.chunk(0, c, low);
+        weights.chunk(1, c, high);
+    }
 #pragma GCC unroll UNROLLED
-    for (int c = FIRST_CHUNK; c < LAST_CHUNK; ++c) {
-        Pairs low[4], high[4];
-        if constexpr (!Group::APART) {
-            weights.chunk(0, c, low);
-            weights.chunk(1, c, high);
+    for (int k = 0; k < 4; ++k) {
+        if constexpr (Group::APART) {  // one pair at a time: sums take the registers
+            low[k] = weights.pairs[4 * c + k][0];
+            high[k] = weights.pairs[4 * c + k][1];
         }
 #pragma GCC unroll UNROLLED
-        for (int k = 0; k < 4; ++k) {
-            if constexpr (Group::APART) {  // one pair at a time: sums take the registers
-                low[k] = weights.pairs[4 * c + k][0];
-                high[k] = weights.pairs[4 * c + k][1];
-            }
-#pragma GCC unroll UNROLLED
-            for (int r = 0; r < ROWS; ++r) {
-                const int32_t pair = rows.pair(r, group * GROUP_INPUTS + 8 * c + 2 * k);
-                Rows::add(sums[r][0], low[k], pair);
-                Rows::add(sums[r][1], high[k], pair);
-            }
+        for (int r = 0; r < ROWS; ++r) {
+            const int32_t pair = rows.pair(r, group * GROUP_INPUTS + 8 * c + 2 * k);
+            Rows::add(sums[r][0], low[k], pair);
+            Rows::add(sums[r][1], high[k], pair);
         }
     }
 }
 
-template <typename Rows, typename Coding, int PART, int ROWS, typename Source>
+// The same for one part of the inputs of a group.
+template <typename Rows, int FIRST_CHUNK, int LAST_CHUNK, int ROWS, typename Group>
+inline __attribute__((always_inline)) void add_chunks(const Group& weights, const Rows& rows, int64_t group,
+                                                      typename Rows::Sums (&sums)[ROWS][2]) {
+    if constexpr (Group::WRITTEN_OUT) {
+#pragma GCC unroll UNROLLED
+        for (int c = FIRST_CHUNK; c < LAST_CHUNK; ++c) {
+            add_chunk(weights, c, rows, group, sums);
+        }
+    } else {
+#pragma GCC unroll 1
+        for (int c = FIRST_CHUNK; c < LAST_CHUNK; ++c) {
+            add_chunk(weights, c, rows, group, sums);
+        }
+    }
+}
+
+template <typename Rows, typename Shape, int PART, int ROWS, typename Source>
 inline __attribute__((always_inline)) void add_part(const Source& source, const Rows& rows, int64_t first,
                                                     Floats (&totals)[ROWS][2]) {
     typename Rows::Sums sums[ROWS][2] = {};
-    constexpr int PART_CHUNKS = CHUNKS / Coding::PARTS;
-    for (int64_t group = first; group < first + SHARED<Rows, Coding>; ++group) {
+    constexpr int PART_CHUNKS = CHUNKS / Shape::PARTS;
+    for (int64_t group = first; group < first + Shape::SHARED; ++group) {
         add_chunks<Rows, PART * PART_CHUNKS, (PART + 1) * PART_CHUNKS, ROWS>(source.at(group), rows, group, sums);
     }
     const auto& weights = source.at(first);
@@ -132,19 +150,19 @@ inline __attribute__((always_inline)) void add_part(const Source& source, const 
 }
 
 // Adds what the groups that share a scale give to the totals of ROWS rows with 32 outputs.
-template <typename Rows, typename Coding, int ROWS, typename Source>
+template <typename Rows, typename Shape, int ROWS, typename Source>
 inline __attribute__((always_inline)) void add_groups(const Source& source, const Rows& rows, int64_t first,
                                                       Floats (&totals)[ROWS][2]) {
-    add_part<Rows, Coding, 0, ROWS>(source, rows, first, totals);
-    if constexpr (Coding::PARTS == 2) {
-        add_part<Rows, Coding, 1, ROWS>(source, rows, first, totals);
+    add_part<Rows, Shape, 0, ROWS>(source, rows, first, totals);
+    if constexpr (Shape::PARTS == 2) {
+        add_part<Rows, Shape, 1, ROWS>(source, rows, first, totals);
     }
-    for (int part = 0; part < MINIMA<Rows, Coding>; ++part) {
+    for (int part = 0; part < Shape::MINIMA; ++part) {
         const auto& weights = source.at(first);
         const Floats minimum[2] = {weights.minimum(0, part), weights.minimum(1, part)};
 #pragma GCC unroll UNROLLED
         for (int r = 0; r < ROWS; ++r) {
-            const Floats sum = floats(rows.sum(r, first, part, MINIMA<Rows, Coding> == 1));
+            const Floats sum = floats(rows.sum(r, first, part, Shape::MINIMA == 1));
             totals[r][0] = multiply_add(minimum[0], sum, totals[r][0]);
             totals[r][1] = multiply_add(minimum[1], sum, totals[r][1]);
         }
@@ -154,17 +172,18 @@ inline __attribute__((always_inline)) void add_groups(const Source& source, cons
 // Rows from `row` on.
 template <typename Rows, typename Coding, int ROWS>
 void few_rows(const Product& product, int64_t block, int64_t row) {
+    using Shape = ShapeOf<Rows, Coding>;
     const int64_t groups = product.weight->inputs / GROUP_INPUTS;
     const auto weights = Block<Rows, Coding>::of(product, block);
     const Rows rows = Rows::of(product, row);
     Floats totals[ROWS][2] = {};
-    for (int64_t first = 0; first < groups; first += SHARED<Rows, Coding>) {
+    for (int64_t first = 0; first < groups; first += Shape::SHARED) {
         const char* at = weights.at(first).group;
-        for (int64_t line = 0; line < SHARED<Rows, Coding> * Coding::LAYOUT.group_bytes; line += LINE_BYTES) {
+        for (int64_t line = 0; line < Shape::SHARED * Coding::LAYOUT.group_bytes; line += LINE_BYTES) {
             __builtin_prefetch(at + FAR_BYTES + line, 0, IN_SECOND_CACHE);
             __builtin_prefetch(at + NEAR_BYTES + line);
         }
-        add_groups<Rows, Coding, ROWS>(weights, rows, first, totals);
+        add_groups<Rows, Shape, ROWS>(weights, rows, first, totals);
     }
     for (int r = 0; r < ROWS; ++r) {
         store_sums(product, block, row + r, totals[r][0], totals[r][1]);
@@ -184,15 +203,15 @@ struct Share {
 };
 
 // Groups [panel.first, last) for ROWS rows.
-template <typename Rows, typename Coding, int ROWS>
+template <typename Rows, typename Shape, int ROWS>
 void panel_rows(const Panel& panel, const Rows& rows, int64_t last, Share share, Floats (*all)[2]) {
     Floats totals[ROWS][2];
     std::memcpy(totals, all, sizeof totals);
-    for (int64_t first = panel.first; first < last; first += SHARED<Rows, Coding>) {
-        for (int64_t group = first; group < first + SHARED<Rows, Coding>; ++group) {
+    for (int64_t first = panel.first; first < last; first += Shape::SHARED) {
+        for (int64_t group = first; group < first + Shape::SHARED; ++group) {
             share.fetch(group - panel.first);
         }
-        add_groups<Rows, Coding, ROWS>(panel, rows, first, totals);
+        add_groups<Rows, Shape, ROWS>(panel, rows, first, totals);
     }
     std::memcpy(all, totals, sizeof totals);
 }
@@ -202,9 +221,9 @@ using PanelTile = void (*)(const Panel&, const Rows&, int64_t, Share, Floats (*)
 using FewTile = void (*)(const Product&, int64_t, int64_t);
 
 // For 1 row and more.
-template <typename Rows, typename Coding, size_t... LESS_ONE>
+template <typename Rows, typename Shape, size_t... LESS_ONE>
 constexpr std::array<PanelTile<Rows>, sizeof...(LESS_ONE)> panel_tiles(std::index_sequence<LESS_ONE...>) {
-    return {panel_rows<Rows, Coding, LESS_ONE + 1>...};
+    return {panel_rows<Rows, Shape, LESS_ONE + 1>...};
 }
 
 template <typename Rows, typename Coding, size_t... LESS_ONE>
@@ -217,7 +236,7 @@ constexpr int64_t MANY_ROWS = 48;  // that share them
 
 template <typename Rows, typename Coding>
 void many_rows(const Product& product, int64_t block, int64_t row, int64_t count) {
-    static constexpr auto TILES = panel_tiles<Rows, Coding>(std::make_index_sequence<MOST_ROWS>());
+    static constexpr auto TILES = panel_tiles<Rows, ShapeOf<Rows, Coding>>(std::make_index_sequence<MOST_ROWS>());
     const int64_t groups = product.weight->inputs / GROUP_INPUTS;
     const auto weights = Block<Rows, Coding>::of(product, block);
     Unpacked unpacked[PANEL_GROUPS];
