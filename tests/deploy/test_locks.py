@@ -11,8 +11,9 @@ from tests.deploy.dockerfile import ROOT
 from tests.deploy.locks import entries, here
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-BUILD, WHEEL, RUNTIME, GPU, DEVELOPMENT = LOCKS = (
+BUILD, UV, WHEEL, RUNTIME, GPU, DEVELOPMENT = LOCKS = (
     "requirements-build.lock",
+    "requirements-uv.lock",
     "requirements-wheel.lock",
     "requirements.lock",
     "requirements-gpu.lock",
