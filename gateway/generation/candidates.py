@@ -42,9 +42,7 @@ class Candidates:
             try:
                 candidate = await self.prepare(context, route, admissions)
                 minimum_tokens = NEAR_BUDGET_TOKENS if FallbackReason.BUDGET in route.fallbacks else 0
-                admission = await admissions.enter_async_context(
-                    admitted(self._services, candidate, context.choices_each, context.on_metered, minimum_tokens)
-                )
+                admission = await self._hold(context, candidate, admissions, minimum_tokens)
             except (APIError, QuotaExceeded) as error:
                 candidate, admission = await self._fall_back(error, context, route, candidate, measurement, admissions)
             yield Run(context, candidate, admission, measurement)
@@ -82,7 +80,6 @@ class Candidates:
         admissions: AsyncExitStack,
     ) -> tuple[Candidate, Admission]:
         """The route's model has refused. Where that was for its limits there is a candidate, and it is reserved."""
-        services, each, on_metered = self._services, context.choices_each, context.on_metered
         refusal = refusal_of(error)
         other = None if refusal is None else route.fallbacks.get(refusal)
         if other is not None:
@@ -90,7 +87,7 @@ class Candidates:
             try:
                 async with AsyncExitStack() as attempt:
                     elsewhere = await self.prepare(context, other, attempt)
-                    admission = await attempt.enter_async_context(admitted(services, elsewhere, each, on_metered))
+                    admission = await self._hold(context, elsewhere, attempt)
                     if candidate is not None:
                         candidate.reservation.release()
                     await admissions.enter_async_context(attempt.pop_all())
@@ -101,8 +98,15 @@ class Candidates:
                 measurement.model = route.served
         if candidate is not None and FallbackReason.BUDGET in route.fallbacks:
             # The minimum was more than the request needs.
-            return candidate, await admissions.enter_async_context(admitted(services, candidate, each, on_metered))
+            return candidate, await self._hold(context, candidate, admissions)
         raise error
+
+    async def _hold(
+        self, context: RequestContext, candidate: Candidate, until: AsyncExitStack, minimum_tokens: int = 0
+    ) -> Admission:
+        """As `admit.admitted`, until `until` closes."""
+        admission = admitted(self._services, candidate, context.choices_each, context.on_metered, minimum_tokens)
+        return await until.enter_async_context(admission)
 
     def _may_fall_back(self, route: Route, serving: TierClass) -> bool:
         """Whether a model with a longer context window takes what does not fit the window of this one."""
