@@ -16,6 +16,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 Message = Mapping[str, Any]
 
+_PROBE_ARGUMENTS = {"a": "b"}
+"""Printed as they are, they would be Python's text and not JSON."""
+
 
 class ChatTemplateError(ValueError):
     """A conversation cannot be rendered: the template rejects it, or fails."""
@@ -79,6 +82,8 @@ class ChatTemplate:
         self.variables = frozenset[str]().union(*map(meta.find_undeclared_variables, sources))
         """Names that the template reads without setting them."""
         self._wants_parts = self._needs_content_parts()
+        self._wants_text_arguments = False
+        self._wants_text_arguments = self._needs_text_arguments()
         self.knows_tools = self._shows_tools()
         """Whether the rendered prompt contains the tools."""
         self.takes_system = self._shows_system()
@@ -94,15 +99,17 @@ class ChatTemplate:
         """Copies of messages in the form that the template reads.
 
         As in vLLM, a list of content parts becomes the text parts joined by newlines, and null or missing content the
-        empty string. Tool call arguments given as a JSON object in a string become that object. The role `developer`
-        becomes `system` for a template that does not know it. All strings that the template will read are thus decoded
+        empty string. Tool call arguments given as a JSON object in a string become that object, or the reverse for a
+        template that appends them to text, as DeepSeek's. The role `developer` becomes `system` for a template that
+        does not know it. All strings that the template will read are thus decoded
         before it runs.
 
         Raises:
             ChatTemplateError: a message is malformed, or a content part is not text.
         """
         content_form = _as_parts if self._wants_parts else _as_text
-        prepared = [_prepared(message, content_form) for message in messages]
+        arguments_form = _with_text_arguments if self._wants_text_arguments else _with_object_arguments
+        prepared = [_prepared(message, content_form, arguments_form) for message in messages]
         if "developer" not in self.source:
             for message in prepared:
                 if message.get("role") == "developer":
@@ -139,6 +146,14 @@ class ChatTemplate:
         """Whether a probe's text is rendered only if its content is a list of parts."""
         return not self._shows_probe("probe") and self._shows_probe([{"type": "text", "text": "probe"}])
 
+    def _needs_text_arguments(self) -> bool:
+        """Whether a probe's call is rendered as JSON only if its arguments are text."""
+        rendered = self._calls("probe")
+        if "probe" in rendered and str(_PROBE_ARGUMENTS) not in rendered:
+            return False
+        self._wants_text_arguments = True
+        return "probe" in self._calls("probe")
+
     def _shows_probe(self, content: str | list[dict[str, str]]) -> bool:
         return "probe" in self._tried([{"role": "user", "content": content}])
 
@@ -152,14 +167,18 @@ class ChatTemplate:
         return "probe" in self._tried(self.prepare(messages))
 
     def _shows_parallel_calls(self) -> bool:
-        functions: list[dict[str, Any]] = [{"name": name, "arguments": {}} for name in ("one", "probe")]
+        return "probe" in self._calls("one", "probe")
+
+    def _calls(self, *names: str) -> str:
+        """A rendering of one message with calls of these tools; "" if the template rejects it."""
+        functions: list[dict[str, Any]] = [{"name": name, "arguments": _PROBE_ARGUMENTS} for name in names]
         calls = [{"id": f"probe000{i}", "type": "function", "function": each} for i, each in enumerate(functions)]
         messages: list[Message] = [
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": "", "tool_calls": calls},
             *({"role": "tool", "tool_call_id": call["id"], "content": "a"} for call in calls),
         ]
-        return "probe" in self._tried(self.prepare(messages))
+        return self._tried(self.prepare(messages))
 
     def _tried(self, messages: Sequence[Message], **variables: Any) -> str:
         """A rendering; "" if the template rejects the messages."""
@@ -169,13 +188,15 @@ class ChatTemplate:
             return ""
 
 
-def _prepared(message: Message, content_form: Callable[[Any], Any]) -> dict[str, Any]:
+def _prepared(
+    message: Message, content_form: Callable[[Any], Any], arguments_form: Callable[[Any], Any]
+) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise ChatTemplateError(f"a message is an object, not {type(message).__name__}")
     prepared = {**message, "content": content_form(message.get("content"))}
     calls = message.get("tool_calls")
     if isinstance(calls, list | tuple):
-        prepared["tool_calls"] = [_with_object_arguments(call) for call in calls]
+        prepared["tool_calls"] = [arguments_form(call) for call in calls]
     return prepared
 
 
@@ -230,3 +251,11 @@ def _with_object_arguments(call: Any) -> Any:
     except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": parsed}} if isinstance(parsed, dict) else call
+
+
+def _with_text_arguments(call: Any) -> Any:
+    """The call with its arguments as JSON in a string."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), Mapping):
+        return call
+    return {**call, "function": {**function, "arguments": _to_json(function["arguments"])}}

@@ -26,6 +26,11 @@ class CallForm(StrEnum):
     """`<tool_call>NAME<arg_key>K</arg_key><arg_value>V</arg_value></tool_call>`"""
     MINIMAX = "minimax"
     """`<minimax:tool_call><invoke name="NAME"><parameter name="K">V</parameter></invoke></minimax:tool_call>`"""
+    QWEN_XML = "qwen_xml"
+    """`<tool_call><function=NAME><parameter=K>V</parameter></function></tool_call>`: Qwen3-Coder and Qwen3.5."""
+    DEEPSEEK = "deepseek"
+    """`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{..}<｜tool▁call▁end｜>..`: DeepSeek-V3.1.
+    In V3, NAME follows `function<｜tool▁sep｜>`, and the arguments are a Markdown block of JSON."""
     HARMONY = "harmony"
     """Messages in channels, of which calls are some: gpt-oss. Only where each of `CHANNEL_MARKERS` is a token."""
 
@@ -47,6 +52,8 @@ _REASONING = (Markers("<think>", "</think>"), Markers("[THINK]", "[/THINK]"))
 _SIGNS = (
     ("<arg_key>", CallForm.GLM),
     ("<minimax:tool_call>", CallForm.MINIMAX),
+    ("<parameter=", CallForm.QWEN_XML),
+    ("<｜tool▁calls▁begin｜>", CallForm.DEEPSEEK),
     ("<tool_call>", CallForm.HERMES),
     ("[TOOL_CALLS]", CallForm.MISTRAL),
     ("<|python_tag|>", CallForm.LLAMA),
@@ -58,6 +65,11 @@ _MARKERS = {
     CallForm.MISTRAL: ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
     CallForm.GLM: tuple(f"<{slash}{tag}>" for tag in ("tool_call", "arg_key", "arg_value") for slash in ("", "/")),
     CallForm.MINIMAX: ("<minimax:tool_call>", "</minimax:tool_call>"),
+    CallForm.QWEN_XML: ("<tool_call>", "</tool_call>"),
+    CallForm.DEEPSEEK: (
+        *(f"<｜tool▁{what}▁{place}｜>" for what in ("calls", "call") for place in ("begin", "end")),
+        "<｜tool▁sep｜>",
+    ),
     CallForm.HARMONY: CHANNEL_MARKERS,
 }
 _PROMPT_END_TOKENS = 16

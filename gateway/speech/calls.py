@@ -5,9 +5,8 @@ from collections.abc import Callable, Container
 from engine.request import TextDelta
 from gateway.speech.overlap import overlap
 from gateway.speech.pieces import CallArguments, CallBegun, Piece, Text
-from gateway.speech.tool_call_parsers import Attempt, Begun, Form, Heard, NotACall, forced
+from gateway.speech.tool_call_parsers import Attempt, Begun, Form, Heard, NewAttempt, NotACall, forced
 
-_CLOSING_TAG = "</tool_call>"
 _CLOSING = "}],; \t\r\n"
 
 
@@ -59,24 +58,25 @@ class CallReader:
         layout = len(text) - len(text.lstrip())
         if form.bare and self._at_start and text[layout : layout + 1] == "{":
             self._held = text[:layout]
-            self._begin(form.attempt, layout + 1)
+            self._begin(form.bare, layout + 1)
             return text[layout:]
-        place = text.find(form.marker)
-        if place < 0:
-            end = len(text) - overlap(text, form.marker)
+        found = [(place, marker) for marker in form.attempts if (place := text.find(marker)) >= 0]
+        if not found:
+            end = len(text) - max(overlap(text, marker) for marker in form.attempts)
             if self._may_be_layout and layout >= end:
                 self._held = text
             else:
                 self._say(text[:end], pieces)
                 self._held = text[end:]
             return None
+        place, marker = min(found)
         begins = place
         if self._may_be_layout and layout >= place:
             begins = 0
         self._say(text[:begins], pieces)
-        behind = place + len(form.marker)
+        behind = place + len(marker)
         self._held = text[begins:behind]
-        self._begin(form.attempt, behind - begins)
+        self._begin(form.attempts[marker], behind - begins)
         return text[behind:]
 
     def _in_call(self, text: str, pieces: list[Piece]) -> str | None:
@@ -108,13 +108,18 @@ class CallReader:
         """Return the text that is still held."""
         held, self._held = self._held, ""
         if self._attempt is not None and self._calls and not self._marker_chars:
-            # The closing tag may be missing.
-            held = "" if _CLOSING_TAG.startswith(held.strip(_CLOSING)) else held
+            held = "" if self._is_closing(held) else held
         elif self._calls and not held.strip():
             held = ""
         self._say(held, pieces)
 
-    def _begin(self, attempt: Callable[[Container[str], Heard], Attempt], marker_chars: int) -> None:
+    def _is_closing(self, held: str) -> bool:
+        """Whether the text is what may come after a call, of which any part may be missing."""
+        closing = () if self._form is None else self._form.closing
+        text = "".join(held.split()).lstrip(_CLOSING)
+        return any("".join(closing[first:]).startswith(text) for first in range(len(closing) + 1))
+
+    def _begin(self, attempt: NewAttempt, marker_chars: int) -> None:
         self._attempt = attempt(self._names, self._heard)
         self._marker_chars = marker_chars
         next(self._attempt)
@@ -128,7 +133,7 @@ class CallReader:
         for each in self._heard:
             if isinstance(each, Begun):
                 self._calls += 1
-            if self._most is not None and self._calls > self._most:
+            if not each or (self._most is not None and self._calls > self._most):
                 continue
             index = self._calls - 1
             pieces.append(

@@ -1,16 +1,12 @@
-"""Parsers of calls whose arguments are between tags, one by one: those of GLM-4.5 and later, and of MiniMax-M2.
+"""Parsers of calls whose arguments are between tags, one by one: those of GLM-4.5 and later, of MiniMax-M2, and of
+Qwen3-Coder and Qwen3.5. See `gateway.speech.tagged_values`."""
 
-A value is text if the tool's schema declares it as a string, or if it is no JSON; the arguments become one JSON object.
-"""
+from collections.abc import Container
 
-import json
-from collections.abc import Container, Mapping
-from typing import Any
+from gateway.speech.tagged_values import Members
+from gateway.speech.tool_call_parsers import MAX_NAME_CHARS, NAME_CHARS, SPACES, Attempt, Heard, NotACall, Reading, tag
 
-from gateway.speech.tool_call_parsers import MAX_NAME_CHARS, NAME_CHARS, Attempt, Begun, Heard, NotACall, Reading
-
-_SPACES = " \t\n\r"
-_MAX_TAG_CHARS = MAX_NAME_CHARS + 32
+_NOT_IN_KEYS = frozenset("< \t\n\r")
 
 
 def glm(names: Container[str], heard: Heard) -> Attempt:
@@ -18,86 +14,69 @@ def glm(names: Container[str], heard: Heard) -> Attempt:
     name, char = yield from _name()
     if name not in names:
         raise NotACall
-    tag = yield from _tag(char)
-    members = _Members(name, names, heard)
-    if tag not in ("<arg_key>", "</tool_call>"):
+    found = yield from tag(char)
+    members = Members(name, names, heard)
+    if found not in ("<arg_key>", "</tool_call>"):
         raise NotACall
     members.begin()
-    while tag == "<arg_key>":
+    while found == "<arg_key>":
         key = yield from _up_to("</arg_key>")
-        if (yield from _tag((yield))) != "<arg_value>":
+        if (yield from tag((yield))) != "<arg_value>":
             raise NotACall
-        members.add(key, (yield from _up_to("</arg_value>")))
-        tag = yield from _tag((yield))
-    if tag != "</tool_call>":
-        raise NotACall
+        found = yield from members.value(key, "</arg_value>", ("<arg_key>", "</tool_call>"))
     members.end()
 
 
 def minimax(names: Container[str], heard: Heard) -> Attempt:
     """`<invoke name="NAME"><parameter name="K">V</parameter>..</invoke>..</minimax:tool_call>`"""
-    tag = yield from _tag((yield))
+    found = yield from tag((yield))
     while True:
-        name = _named(tag, "invoke")
-        if name not in names:
-            raise NotACall
-        members = _Members(name, names, heard)
-        members.begin()
-        tag = yield from _tag((yield))
-        while tag != "</invoke>":
-            key = _named(tag, "parameter")
-            members.add(key, (yield from _up_to("</parameter>")))
-            tag = yield from _tag((yield))
-        members.end()
-        tag = yield from _tag((yield))
-        if tag == "</minimax:tool_call>":
+        yield from _invoked(names, heard, _attribute(found, "<invoke name="), "<parameter name=", "</invoke>")
+        found = yield from tag((yield))
+        if found == "</minimax:tool_call>":
             return
 
 
-class _Members:
-    """The arguments of a call, told as the text of a JSON object. `names`: may map the tools to their schemas."""
-
-    def __init__(self, name: str, names: Container[str], heard: Heard) -> None:
-        schema = names[name] if isinstance(names, Mapping) else {}
-        self._properties: Any = schema.get("properties") if isinstance(schema, Mapping) else None
-        self._name, self._heard = name, heard
-        self._opening = "{"
-
-    def begin(self) -> None:
-        self._heard += [Begun(self._name)]
-
-    def add(self, key: str, value: str) -> None:
-        """Add an argument with the text between its tags."""
-        text = json.dumps(value.strip("\n"), ensure_ascii=False)
-        if not self._is_text(key) and _is_json(value):
-            text = value.strip()
-        self._heard += [f"{self._opening}{json.dumps(key, ensure_ascii=False)}: {text}"]
-        self._opening = ", "
-
-    def end(self) -> None:
-        self._heard += ["{}" if self._opening == "{" else "}"]
-
-    def _is_text(self, key: str) -> bool:
-        declared = self._properties.get(key) if isinstance(self._properties, Mapping) else None
-        return isinstance(declared, Mapping) and declared.get("type") == "string"
+def qwen_xml(names: Container[str], heard: Heard) -> Attempt:
+    """`<function=NAME><parameter=K>V</parameter>..</function></tool_call>`; one function or several."""
+    yield from _functions(names, heard, (yield from tag((yield))))
 
 
-def _is_json(value: str) -> bool:
-    try:
-        json.loads(value, parse_constant=_refused)
-    except (ValueError, RecursionError):
-        return False
-    return True
+def qwen_xml_function(names: Container[str], heard: Heard) -> Attempt:
+    """As `qwen_xml`, after `<function=`: Qwen3-Coder may leave the tag before it out."""
+    yield from _functions(names, heard, "<function=" + (yield from _up_to(">", MAX_NAME_CHARS)) + ">")
 
 
-def _refused(constant: str) -> None:
-    raise ValueError(constant)
+def _functions(names: Container[str], heard: Heard, found: str) -> Attempt:
+    """`found`: the tag that has been read."""
+    while True:
+        yield from _invoked(names, heard, _attribute(found, "<function="), "<parameter=", "</function>")
+        found = yield from tag((yield))
+        if found == "</tool_call>":
+            return
+
+
+def _invoked(names: Container[str], heard: Heard, name: str, parameter: str, end: str) -> Attempt:
+    """The arguments of a call, each as `PARAMETER K>V</parameter>`, up to the tag `end`."""
+    if name not in names:
+        raise NotACall
+    members = Members(name, names, heard)
+    members.begin()
+    found = yield from tag((yield))
+    while found != end:
+        key = _attribute(found, parameter)
+        if not key or not _NOT_IN_KEYS.isdisjoint(key):
+            raise NotACall
+        found = yield from members.value(key, "</parameter>", (parameter, end))
+        if found == parameter:
+            found += (yield from _up_to(">", MAX_NAME_CHARS)) + ">"
+    members.end()
 
 
 def _name() -> Reading[tuple[str, str]]:
     """A name after white space, and the character after it."""
     char = yield
-    while char in _SPACES:
+    while char in SPACES:
         char = yield
     name = ""
     while char in NAME_CHARS and len(name) < MAX_NAME_CHARS:
@@ -106,34 +85,20 @@ def _name() -> Reading[tuple[str, str]]:
     return name, char
 
 
-def _tag(char: str) -> Reading[str]:
-    """A tag after white space, of which `char` is the first character."""
-    while char in _SPACES:
-        char = yield
-    if char != "<":
+def _attribute(found: str, start: str) -> str:
+    """NAME of a tag that begins with `start`, as `<invoke name="NAME">` or `<function=NAME>`."""
+    if not found.startswith(start):
         raise NotACall
-    tag = char
-    while char != ">":
-        char = yield
-        tag += char
-        if len(tag) > _MAX_TAG_CHARS:
-            raise NotACall
-    return tag
+    return found.removeprefix(start).removesuffix(">").strip("\"'")
 
 
-def _named(tag: str, kind: str) -> str:
-    """NAME of `<kind name="NAME">`."""
-    start, end = f"<{kind} name=", ">"
-    if not tag.startswith(start):
-        raise NotACall
-    return tag.removeprefix(start).removesuffix(end).strip("\"'")
-
-
-def _up_to(end: str) -> Reading[str]:
-    """The text before a tag, which is read."""
+def _up_to(end: str, longest: int | None = None) -> Reading[str]:
+    """The text before `end`, which is read. `longest`: the most characters of it."""
     taken: list[str] = []
     while True:
         char = yield
         taken.append(char)
-        if char == ">" and "".join(taken[-len(end) :]) == end:
+        if char == end[-1] and "".join(taken[-len(end) :]) == end:
             return "".join(taken[: -len(end)])
+        if len(taken) == longest:
+            raise NotACall

@@ -5,16 +5,17 @@ its results to `Heard`. It returns after the last call of the marker, and raises
 """
 
 import json
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Container, Generator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from gateway.speech.json_text import JsonText, NotJson
 
-_SPACES = " \t\n\r"
+SPACES = " \t\n\r"
 _ARGUMENTS = ("arguments", "parameters")
 NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 MAX_NAME_CHARS = 256
+_MAX_TAG_CHARS = MAX_NAME_CHARS + 32
 
 
 class NotACall(Exception):
@@ -29,27 +30,33 @@ class Begun:
 
 
 Heard = list["Begun | str"]
-"""Results of a parser: the start of each call, followed by parts of its arguments."""
+"""Results of a parser: the start of each call, followed by parts of its arguments. After an empty part, what was read
+before is no text, even if the parser fails later."""
 
 T = TypeVar("T")
 Reading = Generator[None, str, T]
 Attempt = Reading[None]
 
 
+NewAttempt = Callable[[Container[str], Heard], Attempt]
+"""Makes a parser, from the names of the declared tools."""
+
+
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A format. `marker`: prefix of a call. `bare`: an answer that starts with a brace may be a call without a marker.
-    `attempt`: makes the parser, from the names of the declared tools."""
+    """A format. `attempts`: the parsers by the markers after which they begin. `closing`: the texts that may come after
+    the last call's arguments, in order, and may be missing at the end of an answer. `bare`: the parser of an answer
+    that starts with a brace, which may be a call without a marker."""
 
-    marker: str
-    attempt: Callable[[Container[str], Heard], Attempt]
-    bare: bool = False
+    attempts: Mapping[str, NewAttempt]
+    closing: tuple[str, ...] = ()
+    bare: NewAttempt | None = None
 
 
 def hermes(names: Container[str], heard: Heard) -> Attempt:
     """`{"name": .., "arguments": {..}}</tool_call>`"""
-    yield from _object(names, heard, (yield from _past_spaces()))
-    char = yield from _past_spaces()
+    yield from _object(names, heard, (yield from past_spaces()))
+    char = yield from past_spaces()
     for expected in "</tool_call>":
         if char != expected:
             raise NotACall
@@ -60,14 +67,14 @@ def hermes(names: Container[str], heard: Heard) -> Attempt:
 def llama(names: Container[str], heard: Heard) -> Attempt:
     """`{"name": .., "parameters": {..}}`, several separated by semicolons."""
     while True:
-        yield from _object(names, heard, (yield from _past_spaces()))
-        if (yield from _past_spaces()) != ";":
+        yield from _object(names, heard, (yield from past_spaces()))
+        if (yield from past_spaces()) != ";":
             raise NotACall
 
 
 def mistral(names: Container[str], heard: Heard) -> Attempt:
     """`[{..}, {..}]`, or `name[ARGS]{..}`, in some versions `name[CALL_ID]..[ARGS]{..}`."""
-    char = yield from _past_spaces()
+    char = yield from past_spaces()
     if char == "[":
         yield from _array(names, heard)
         return
@@ -78,19 +85,19 @@ def mistral(names: Container[str], heard: Heard) -> Attempt:
     if name not in names:
         raise NotACall
     if char == "[":
-        tag = yield from _tag()
+        tag = yield from _bracketed()
         if tag == "[CALL_ID]":
             yield from _until("[")
-            tag = yield from _tag()
+            tag = yield from _bracketed()
         if tag != "[ARGS]":
             raise NotACall
-        char = yield from _past_spaces()
-    yield from _arguments(name, heard, char)
+        char = yield from past_spaces()
+    yield from arguments_of(name, heard, char)
 
 
 def forced(names: Container[str], heard: Heard) -> Attempt:
     """The output of the grammar of `gateway.speech.forced`: one object, or an array of objects."""
-    char = yield from _past_spaces()
+    char = yield from past_spaces()
     if char == "[":
         yield from _array(names, heard)
     else:
@@ -100,8 +107,8 @@ def forced(names: Container[str], heard: Heard) -> Attempt:
 def _array(names: Container[str], heard: Heard) -> Attempt:
     """Calls in an array, after its opening bracket."""
     while True:
-        yield from _object(names, heard, (yield from _past_spaces()))
-        char = yield from _past_spaces()
+        yield from _object(names, heard, (yield from past_spaces()))
+        char = yield from past_spaces()
         if char == "]":
             return
         if char != ",":
@@ -115,24 +122,24 @@ def _object(names: Container[str], heard: Heard, char: str) -> Attempt:
     if char != "{":
         raise NotACall
     while True:
-        key = yield from _string((yield from _past_spaces()))
-        if (yield from _past_spaces()) != ":":
+        key = yield from _string((yield from past_spaces()))
+        if (yield from past_spaces()) != ":":
             raise NotACall
-        char = yield from _past_spaces()
+        char = yield from past_spaces()
         if key == "name" and name is None:
             name = yield from _string(char)
             if name not in names:
                 raise NotACall
             if arguments is not None:
                 heard += [Begun(name), arguments]
-            char = yield from _past_spaces()
+            char = yield from past_spaces()
         elif key in _ARGUMENTS and arguments is None:
             if name is None:
                 arguments = yield from _whole_object(char)
             else:
                 arguments = ""
-                yield from _arguments(name, heard, char)
-            char = yield from _past_spaces()
+                yield from arguments_of(name, heard, char)
+            char = yield from past_spaces()
         else:
             char = yield from _skipped(char)
         if char == "}":
@@ -145,7 +152,7 @@ def _object(names: Container[str], heard: Heard, char: str) -> Attempt:
         heard += [Begun(name), "{}"]
 
 
-def _arguments(name: str, heard: Heard, char: str) -> Attempt:
+def arguments_of(name: str, heard: Heard, char: str) -> Attempt:
     """The arguments of a call, appended as they arrive."""
     if char != "{":
         raise NotACall
@@ -177,7 +184,7 @@ def _skipped(char: str) -> Reading[str]:
     """Skip any value. Returns the next character that is not whitespace."""
     if char in '{["':
         yield from _text_of(char)
-        return (yield from _past_spaces())
+        return (yield from past_spaces())
     if char in ",}":
         raise NotACall
     text = JsonText()
@@ -200,7 +207,7 @@ def _text_of(char: str) -> Reading[str]:
         char = yield
 
 
-def _tag() -> Reading[str]:
+def _bracketed() -> Reading[str]:
     """A word in brackets, after the opening bracket."""
     return "[" + (yield from _until("]")) + "]"
 
@@ -215,11 +222,26 @@ def _until(end: str) -> Reading[str]:
     return taken
 
 
-def _past_spaces() -> Reading[str]:
+def past_spaces() -> Reading[str]:
     """The next character that is not whitespace."""
-    while (char := (yield)) in _SPACES:
+    while (char := (yield)) in SPACES:
         pass
     return char
+
+
+def tag(char: str) -> Reading[str]:
+    """A tag `<..>` after white space, of which `char` is the first character."""
+    while char in SPACES:
+        char = yield
+    if char != "<":
+        raise NotACall
+    taken = char
+    while char != ">":
+        char = yield
+        taken += char
+        if len(taken) > _MAX_TAG_CHARS:
+            raise NotACall
+    return taken
 
 
 def _take(text: JsonText, char: str) -> None:

@@ -109,6 +109,26 @@ def test_arguments_of_tool_calls_are_written_as_json_once(arguments: Any, shown:
 
 
 @pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("f.name + f.arguments", 'f{"x": "é"}'),  # as in DeepSeek's templates
+        ("f.name ~ f.arguments", 'f{"x": "é"}'),
+        ("f.name + (f.arguments | tojson)", 'f{"x": "é"}'),
+        ("f.arguments.x", "é"),
+        ("f.name", "f"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [{"x": "é"}, '{"x": "é"}'])
+def test_a_template_gets_the_arguments_of_calls_in_the_form_that_it_reads(
+    written: str, expected: str, arguments: Any
+) -> None:
+    source = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% set f = c.function %}{{ " + written + " }}"
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}]
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": calls}]
+    assert render(source + "{% endfor %}{% endfor %}", messages) == expected
+
+
+@pytest.mark.parametrize(
     ("source", "reason"),
     [
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),

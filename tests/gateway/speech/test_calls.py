@@ -24,6 +24,23 @@ def glm(key: str, value: str) -> str:
     return f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>"
 
 
+def xml(name: str, *parameters: tuple[str, str]) -> str:
+    """A function with its parameters, as Qwen3-Coder's chat template writes it."""
+    written = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in parameters)
+    return f"<function={name}>\n{written}</function>"
+
+
+def v3(name: str, arguments: str) -> str:
+    return f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
+
+
+def v31(name: str, arguments: str) -> str:
+    return f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"
+
+
+BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+
+
 def reader(form: CallForm | None, most: int | None = None) -> CallReader:
     return CallReader(None if form is None else FORMS[form], NAMES, most, lambda index: f"call_{index}")
 
@@ -91,6 +108,70 @@ LATE = ("time", "{}")
             CallForm.MINIMAX,
             '<minimax:tool_call><invoke name="storm"></invoke></minimax:tool_call>',
             ParsedMessage('<minimax:tool_call><invoke name="storm"></invoke></minimax:tool_call>'),
+        ),
+        (CallForm.QWEN_XML, f"<tool_call>\n{xml('weather', ('city', 'Oslo'))}\n</tool_call>", called(OSLO)),
+        (CallForm.QWEN_XML, "<tool_call><function=time></function></tool_call>", called(LATE)),
+        (CallForm.QWEN_XML, f"<tool_call>\n{xml('weather', ('city', 'Oslo'))}\n</tool_", called(OSLO)),
+        (
+            CallForm.QWEN_XML,
+            f"Both.\n<tool_call>\n{xml('weather', ('city', 'Oslo'))}\n</tool_call>\n<tool_call>\n{xml('time')}\n"
+            "</tool_call>",
+            called(OSLO, LATE, text="Both.\n"),
+        ),
+        (
+            CallForm.QWEN_XML,
+            f"<tool_call>{xml('weather', ('city', 'Oslo'))}{xml('time')}</tool_call>",
+            called(OSLO, LATE),
+        ),
+        # Qwen3-Coder may leave the first tag out.
+        (CallForm.QWEN_XML, f"So:\n{xml('weather', ('city', 'Oslo'))}\n</tool_call>", called(OSLO, text="So:\n")),
+        (CallForm.QWEN_XML, f"{xml('weather', ('city', 'Oslo'))}\nDone.", called(OSLO, text="\nDone.")),
+        (
+            CallForm.QWEN_XML,
+            f"<tool_call>{xml('weather', ('city', '12'), ('days', '12'), ('x', '[1, {}]'), ('y', 'NaN'))}</tool_call>",
+            called(("weather", '{"city": "12", "days": 12, "x": [1, {}], "y": "NaN"}')),
+        ),
+        # One line break at either end of a value is layout; quotes, tags and further line breaks are the value.
+        (
+            CallForm.QWEN_XML,
+            "<tool_call>" + xml("weather", ("city", '"a"\n</parameter>\n<parameter>\\ \n')) + "</tool_call>",
+            called(("weather", r'{"city": "\"a\"\n</parameter>\n<parameter>\\ \n"}')),
+        ),
+        (
+            CallForm.QWEN_XML,
+            "<function=weather><parameter=city></parameter><parameter=days>\n\n</parameter></function>",
+            called(("weather", '{"city": "", "days": ""}')),
+        ),
+        (
+            CallForm.QWEN_XML,
+            f"<tool_call>{xml('storm')}</tool_call>",
+            ParsedMessage(f"<tool_call>{xml('storm')}</tool_call>"),
+        ),
+        (CallForm.QWEN_XML, f"<tool_call>{CALL}</tool_call>", ParsedMessage(f"<tool_call>{CALL}</tool_call>")),
+        (CallForm.DEEPSEEK, BEGIN + v31(*OSLO) + END, called(OSLO)),
+        (CallForm.DEEPSEEK, BEGIN + v3(*OSLO) + END, called(OSLO)),
+        (
+            CallForm.DEEPSEEK,
+            "Both." + BEGIN + v31(*OSLO) + "\n" + v31(*LATE) + END,
+            called(OSLO, LATE, text="Both."),
+        ),
+        (
+            CallForm.DEEPSEEK,
+            BEGIN + v3(*OSLO) + "\n" + v3("time", "{}") + END,
+            called(OSLO, LATE),
+        ),
+        # The marker of all calls may be missing, and so may what comes after the last one's arguments.
+        (CallForm.DEEPSEEK, v31(*OSLO) + END, called(OSLO)),
+        (CallForm.DEEPSEEK, (BEGIN + v3(*OSLO)).removesuffix("▁end｜>"), called(OSLO)),
+        (CallForm.DEEPSEEK, BEGIN + v3(*OSLO).partition("\n```<")[0], called(OSLO)),
+        (CallForm.DEEPSEEK, BEGIN + v31(*OSLO) + "<｜tool▁calls", called(OSLO)),
+        (CallForm.DEEPSEEK, BEGIN + v31("storm", "{}") + END, ParsedMessage(BEGIN + v31("storm", "{}") + END)),
+        (CallForm.DEEPSEEK, BEGIN + v3("storm", "{}") + END, ParsedMessage(BEGIN + v3("storm", "{}") + END)),
+        (CallForm.DEEPSEEK, BEGIN + BEGIN + v31("time", "{}") + END, called(LATE, text=BEGIN)),
+        (
+            CallForm.DEEPSEEK,
+            f"{BEGIN}{v31('time', '{}')} and{v31('time', '{}')}",
+            called(LATE, LATE, text=" and"),
         ),
         (CallForm.HERMES, f"<tool_call>{CALL}</tool_call>\n", called(OSLO)),
         (CallForm.HERMES, f"<tool_call>\n{CALL}", called(OSLO)),
@@ -174,6 +255,118 @@ def test_arguments_that_go_wrong_are_never_finished():
     assert told == called(("time", '{"a": "b", '), text="x}}</tool_call>")
 
 
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (CallForm.QWEN_XML, "<tool_call"),
+        (CallForm.QWEN_XML, "<tool_call><tool_call>"),
+        (CallForm.QWEN_XML, "<tool_call></tool_call><function></function>"),
+        (CallForm.QWEN_XML, "<function=weather"),
+        (CallForm.QWEN_XML, "<tool_call><function=></function></tool_call>"),
+        (CallForm.QWEN_XML, "<function=" + "weather" * 100),
+        (CallForm.QWEN_XML, "<tool_call><function" * 50),
+        (CallForm.DEEPSEEK, BEGIN),
+        (CallForm.DEEPSEEK, BEGIN + END),
+        (CallForm.DEEPSEEK, BEGIN + "<｜tool▁call▁begin｜>time"),
+        (CallForm.DEEPSEEK, v31("time", "[]")),
+        (CallForm.DEEPSEEK, v31("time", "time\n```json\n{}\n```")),
+        (CallForm.DEEPSEEK, v3("time", "")),
+        (CallForm.DEEPSEEK, "<｜tool▁call▁begin｜>" * 100),
+    ],
+)
+def test_what_looks_like_a_call_between_markers_is_text(form, text):
+    assert spoken(reader(form), text) == spoken(reader(form), *text) == ParsedMessage(text)
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "arguments", "rest"),
+    [
+        (CallForm.QWEN_XML, "<function=weather><parameter=city>\nOs", '{"city": "Os', None),
+        (CallForm.QWEN_XML, "<function=weather><parameter=days>1</parameter>\n", "", "<parameter=days>1</parameter>\n"),
+        (CallForm.QWEN_XML, "<function=weather><parameter=a b>1</parameter>", "", "<parameter=a b>1</parameter>"),
+        (CallForm.QWEN_XML, "<function=weather><parameter>1</parameter>", "", "<parameter>1</parameter>"),
+        (CallForm.QWEN_XML, "<function=weather></tool_call>", "", "</tool_call>"),
+        (CallForm.QWEN_XML, f"<function=weather>{xml('time')}", "", None),
+        (CallForm.DEEPSEEK, BEGIN + v31("weather", '{"city": Oslo}'), '{"city": ', "Oslo}<｜tool▁call▁end｜>"),
+        (CallForm.DEEPSEEK, BEGIN + '<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Os', '{"city": "Os', None),
+    ],
+)
+def test_a_call_between_markers_that_goes_wrong_stays_unfinished(form, text, arguments, rest):
+    told = spoken(reader(form), text)
+    assert spoken(reader(form), *text) == told
+    assert told.calls[0] == Call("call_0", "weather", arguments)
+    assert told.text == rest
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(told.calls[0].arguments)
+
+
+@pytest.mark.parametrize(
+    ("declared", "written", "expected"),
+    [
+        ({"type": "string"}, "12", '"12"'),
+        ({"type": "string"}, '"a"', r'"\"a\""'),
+        ({"type": "string"}, "null", '"null"'),
+        ({"type": "number"}, "12", "12"),
+        ({"type": "number"}, "1.50", "1.50"),
+        ({"type": "number"}, "twelve", '"twelve"'),
+        ({"type": "integer"}, "2.0", "2.0"),
+        ({"type": "integer"}, "2.5", '"2.5"'),
+        ({"type": "boolean"}, "True", "true"),
+        ({"type": "boolean"}, "false", "false"),
+        ({"type": "boolean"}, "1", '"1"'),
+        ({"type": "array"}, ' ["a"]', '["a"]'),
+        ({"type": "object"}, "{'a': 1}", '''"{'a': 1}"'''),
+        ({"type": ["string", "null"]}, "None", "null"),
+        ({"type": ["string", "null"]}, "12", '"12"'),
+        ({"type": ["string", "integer"]}, "12", "12"),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", "null"),
+        ({"oneOf": [{"$ref": "#/$defs/Day"}]}, "12", '"12"'),
+        ({"$ref": "#/$defs/Loop"}, "12", "12"),
+        ({"$ref": "#/$defs/Missing"}, "12", "12"),
+        ({"enum": ["1", "2"]}, "1", '"1"'),
+        ({"const": 1}, "1", "1"),
+        ({"type": 3}, "a", '"a"'),
+        (None, "True", '"True"'),
+        (None, "1e400", "1e400"),
+        (True, "12", "12"),
+    ],
+)
+@pytest.mark.parametrize("form", [CallForm.QWEN_XML, CallForm.GLM, CallForm.MINIMAX])
+def test_a_value_between_tags_has_its_declared_type(form, declared, written, expected):
+    schema = {"properties": {"x": declared}, "$defs": {"Day": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"}}}
+    text = {
+        CallForm.QWEN_XML: f"<tool_call>{xml('f', ('x', written))}</tool_call>",
+        CallForm.GLM: f"<tool_call>f{glm('x', written)}</tool_call>",
+        CallForm.MINIMAX: f'<minimax:tool_call><invoke name="f"><parameter name="x">{written}</parameter></invoke>',
+    }[form]
+    told = spoken(CallReader(FORMS[form], {"f": schema}, None, str), text)
+    assert [call.arguments for call in told.calls] == [f'{{"x": {expected}}}']
+
+
+@pytest.mark.parametrize("schema", [None, [], {"properties": []}, {"properties": {"x": []}}])
+def test_a_schema_that_declares_nothing_leaves_values_as_they_are(schema):
+    text = f"<tool_call>{xml('f', ('x', '12'))}</tool_call>"
+    told = spoken(CallReader(FORMS[CallForm.QWEN_XML], {"f": schema}, None, str), text)
+    assert told.calls[0].arguments == '{"x": 12}'
+
+
+def test_a_string_between_tags_comes_out_as_it_is_written():
+    parts = ["<tool_call>\n<function=weather>\n<parameter=ci", "ty>\nOs", "lo\n", "</par", "k>", "\n</parameter>", "\n"]
+    parts += ["</function>", "\n</tool_call>", ""]
+    assert pieces_of(reader(CallForm.QWEN_XML), parts) == [
+        [CallBegun(0, "call_0", "weather")],
+        [CallArguments(0, '{"city": "Os')],
+        [CallArguments(0, "lo")],
+        [],
+        [CallArguments(0, r"\n</park>")],
+        [],
+        [],
+        [CallArguments(0, '"}')],
+        [],
+        [],
+    ]
+
+
 def test_a_call_that_is_cut_leaves_what_there_is_of_it():
     [[begun, arguments]] = pieces_of(reader(None), [CALL[:-5]], FinishReason.LENGTH)
     assert begun == CallBegun(0, "call_0", "weather")
@@ -209,12 +402,30 @@ NASTY = st.lists(
             *('{"parameters": {"a": [1, {"b": "\\u00e9\\""}]}, "name": "time"}', "weather", "time", "a", " "),
             *("{", "}", '"', '"name"', '"arguments"', ":", ",", ";", "\\", "\n", "1", "-", "true", "é", "\U0001f600"),
             *("<think>", "</think>", "<think", "</thi"),
+            *(
+                "<function=weather>",
+                "<function=",
+                "<parameter=city>",
+                "<parameter=days>",
+                "</parameter>",
+                "</function>",
+            ),
+            *(
+                BEGIN,
+                END,
+                "<｜tool▁call▁begin｜>",
+                "<｜tool▁sep｜>",
+                "<｜tool▁call▁end｜>",
+                "function",
+                "\n```json\n",
+                "```",
+            ),
         ]
     ),
     max_size=30,
 ).map("".join)
 FORM = st.sampled_from([*FORMS, None])
-WITH_ANY_KEYS = FORM.filter(lambda form: form is not CallForm.MINIMAX)
+WITH_ANY_KEYS = FORM.filter(lambda form: form not in (CallForm.MINIMAX, CallForm.QWEN_XML))
 """Forms in which a key may be any text."""
 
 
@@ -276,6 +487,10 @@ def test_whatever_the_arguments_are_they_are_told_whole(calls, form, ascii_only,
             text = "; ".join(written)
         case CallForm.MISTRAL:
             text = f"[TOOL_CALLS] [{', '.join(written)}]"
+        case CallForm.DEEPSEEK:
+            write = v3 if indent else v31
+            each = (write(name, json.dumps(arguments, ensure_ascii=ascii_only)) for name, arguments in calls)
+            text = BEGIN + "\n".join(each) + END
         case CallForm.GLM:
             text = "\n".join(
                 f"<tool_call>{name}\n"

@@ -221,6 +221,35 @@ def test_without_a_choice_that_may_call_the_answer_may_have_a_form(client, engin
     assert engine.calls[0].params.grammar == GrammarSpec.json_object()
 
 
+@pytest.mark.parametrize(
+    ("form", "reply"),
+    [
+        (
+            CallForm.QWEN_XML,
+            "Look.<tool_call>\n<function=weather>\n<parameter=city>\n12\n</parameter>\n</function>\n</tool_call>",
+        ),
+        (
+            CallForm.DEEPSEEK,
+            'Look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "12"}<｜tool▁call▁end｜>'
+            "<｜tool▁calls▁end｜>",
+        ),
+    ],
+)
+def test_streamed_calls_of_a_dialect_are_those_of_the_whole_answer(client, engine, form, reply):
+    engine.models["tiny"].text.dialect = Dialect(knows_tools=True, call_form=form)
+    engine.reply = reply
+    [whole] = chat(client).json()["choices"]
+    assert whole["finish_reason"] == "tool_calls"
+    assert whole["message"]["content"] == "Look."
+    [call] = whole["message"]["tool_calls"]
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "12"}'}
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks(chat(client, stream=True)) if chunk["choices"]]
+    parts = [delta["tool_calls"][0]["function"]["arguments"] for delta in deltas if "tool_calls" in delta]
+    assert "".join(parts) == '{"city": "12"}'
+    assert len(parts) > 2
+    assert "".join(delta.get("content") or "" for delta in deltas) == "Look."
+
+
 def test_an_answer_may_be_kept_to_one_call(client, engine):
     engine.models["tiny"].text.dialect = Dialect(call_form=CallForm.MISTRAL)
     engine.reply = f"[TOOL_CALLS] [{CALL},{CALL}]"

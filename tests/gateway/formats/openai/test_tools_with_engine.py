@@ -1,6 +1,7 @@
 """Calls and reasoning out of a real engine and a tiny model, which would say anything if it were not held."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,11 +51,30 @@ def with_reasoning(folder: Path) -> Path:
     return folder
 
 
+FORMS = {"hermes": "<tool_call>", "qwen_xml": "<function=f><parameter=k>", "deepseek": "<｜tool▁calls▁begin｜>"}
+"""Texts of chat templates by which the syntax of calls is detected."""
+
+
+def with_form(folder: Path, sign: str) -> Path:
+    """A copy of the model whose template shows tools, and calls in another syntax."""
+    copy = folder.with_name(f"{folder.name}-{len(sign)}")
+    shutil.copytree(folder, copy)
+    path = copy / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["chat_template"] = (
+        "{% if tools %}{{ tools | tojson }}{% endif %}{# " + sign + " #}" + config["chat_template"]
+    )
+    path.write_text(json.dumps(config), encoding="utf-8")
+    return copy
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     folder = make_checkpoint(tmp_path_factory.mktemp("model"), "llama", max_position_embeddings=2048)
     config = EngineConfig(dtype="float32", kv_cache_bytes=8 * 2**20, threads=1)
-    engine = Engine.load({"tiny": with_reasoning(folder)}, config)
+    models = {name: with_form(folder, sign) for name, sign in FORMS.items()}
+    engine = Engine.load({"tiny": with_reasoning(folder)} | models, config)
+    assert [engine.models[name].text.dialect.call_form for name in FORMS] == list(FORMS)
     app = create_app(Settings(data_dir=folder / "data"), services_with(folder, engine, FakeAuthenticator()))
     with TestClient(app, headers=AUTHORISED) as client:
         yield client
@@ -65,15 +85,17 @@ def chat(client: TestClient, **fields: object):
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
-def test_a_forced_answer_is_valid_calls_of_declared_tools(client, choice):
-    response = chat(client, tools=TOOLS, tool_choice=choice, **BOUND)
+@pytest.mark.parametrize("model", ["tiny", *FORMS])
+def test_a_forced_answer_is_valid_calls_of_declared_tools(client, choice, model):
+    response = chat(client, model=model, tools=TOOLS, tool_choice=choice, **BOUND)
     assert response.status_code == 200, response.text
     [told] = response.json()["choices"]
     assert told["finish_reason"] == "tool_calls"
     for call in told["message"]["tool_calls"]:
         jsonschema.validate(json.loads(call["function"]["arguments"]), SCHEMAS[call["function"]["name"]])
     seen = [
-        chunk["choices"][0] for chunk in chunks(chat(client, tools=TOOLS, tool_choice=choice, stream=True, **BOUND))
+        chunk["choices"][0]
+        for chunk in chunks(chat(client, model=model, tools=TOOLS, tool_choice=choice, stream=True, **BOUND))
     ]
     arguments = ["" for _ in told["message"]["tool_calls"]]
     for delta in (each for c in seen for each in c["delta"].get("tool_calls", ())):
