@@ -9,6 +9,7 @@ from engine.models.native_model import NativeModel
 from engine.models.sources import WeightSource
 from engine.models.transformer import Transformer
 from kernels.arrays import Array, Dtype, Floats, Ints
+from kernels.delta import StateRows
 from kernels.host import StepRows
 
 TOKENS: Ints = np.array([3, 1, 4, 1, 5, 9, 2, 6])
@@ -28,4 +29,8 @@ class Expanded:
 def logits_of(model: NativeModel | Transformer, tokens: Ints = TOKENS) -> Floats:
     """float32 [T, V] of a sequence of its own."""
     host, count = host_model(model), np.array([len(tokens)])
-    return host.logits(host.forward(tokens, StepRows(np.array([[0]]), count, count), host.allocate_kv(1)))
+    zero = np.zeros(1, np.int64)
+    saves = np.zeros((0, 3), np.int64)
+    states = StateRows(host.allocate_states(1), zero, zero, saves) if model.config.linear is not None else None
+    rows = StepRows(np.array([[0]]), count, count, states)
+    return host.logits(host.forward(tokens, rows, host.allocate_kv(1)))

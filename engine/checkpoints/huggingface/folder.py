@@ -64,24 +64,19 @@ class HFCheckpoint:
         self._names = TensorNames(family, self._config)
         stored = _read_headers(folder, _weight_files(folder))
         stored = {name: tensor for name, tensor in stored.items() if not self._names.is_ignored(name)}
-        if format is not None and (self._config.latent is not None or self._config.linear is not None):
-            kind = "latent attention" if self._config.latent is not None else "linear attention"
-            raise UnsupportedCheckpoint(
-                f"config.json: quantization_config is not supported with {self._config.family}: {kind}"
-            )
         self._layers: Mapping[str, LayerTensors] = {}
         self._reader = LayerReader(folder)
         if format is not None:
             expected = dict(expected_tensors(self._config))
             parts = self._names.parts(stored)
-            self._layers = take_layers(format, self._names.matrices(expected, parts), parts)
+            self._layers = take_layers(format, self._names.matrices(expected, stored, parts), parts)
             self._reader.take_zero_biases(self._layers, expected, parts)
             plain = {tensor.within[0] for tensor in parts.values() if tensor.within is not None}
             stored = {name: tensor for name, tensor in stored.items() if name in plain}
         _check_types(stored)
         shapes = self._names.layout_shapes({name: tensor.shape for name, tensor in stored.items()})
         for layer in self._layers.values():
-            shapes |= {part.name: (part.last - part.first, layer.shape[1]) for part in layer.parts}
+            shapes |= {part.name: (part.count, layer.shape[1]) for part in layer.parts}
         check_tensors(self._config, shapes)
         self._stored = stored
 
@@ -121,8 +116,7 @@ class HFCheckpoint:
             if parts:
                 whole = layer.scheme.blocks(self._reader.read(module, layer))
                 for part in parts:
-                    rows = part.of(whole.rows)
-                    yield part.name, replace(whole, rows=rows, out_features=len(rows))
+                    yield part.name, replace(whole, rows=whole.rows[part.rows], out_features=part.count)
                 self._reader.release()
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
@@ -134,7 +128,7 @@ class HFCheckpoint:
             if parts:
                 whole = layer.scheme.floats(self._reader.read(module, layer)).astype(dtype, copy=False)
                 for part in parts:
-                    yield part.name, part.of(whole)
+                    yield part.name, whole[part.rows]
                 self._reader.release()
 
     def text_processor(self) -> TextProcessor:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from engine.models.config import LatentConfig, ModelConfig, UnsupportedCheckpoin
 from engine.models.layout import EMBEDDING, HEAD, Shape, layer_tensors
 from kernels.arrays import Array, Ints
 
+_WEIGHT, _HEAD = ".weight", HEAD.rpartition(".")[0]
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,3})\.(.+)")
 
 
@@ -37,6 +38,12 @@ class TensorNames:
 
     def __init__(self, family: Family, config: ModelConfig) -> None:
         self._family, self._config = family, config
+        self._splits = family.splits(config)
+        self._holders: Mapping[str, tuple[str, ...]] = {
+            **family.fused,
+            **{module: tuple(members) for module, members in self._splits.items()},
+        }
+        """Modules of a layer with the rows of several of the layout, and these."""
 
     def is_ignored(self, name: str) -> bool:
         """Whether a tensor of the file has no place in the model."""
@@ -77,6 +84,7 @@ class TensorNames:
         Raises:
             UnsupportedCheckpoint: as in `layout_shapes`.
         """
+        whole = self._whole_modules(stored)
         return {
             part.name: replace(
                 tensor,
@@ -85,48 +93,73 @@ class TensorNames:
                 within=(name, part.view),
             )
             for name, tensor in stored.items()
-            for part in (self._whole(name, stored) or self._parts(name, tensor.shape))
+            for part in self._parts(name, tensor.shape, whole)
         }
 
-    def matrices(self, expected: Mapping[str, Shape], parts: Mapping[str, StoredTensor]) -> Iterator[StoredMatrix]:
-        """The model's matrices but the embedding, as files have them: a quantised fused one is whole. `expected`: of
-        the model; `parts`: as from that method."""
-        suffix = ".weight"
-        whole = {name.rpartition(".")[0] for name in parts if name.rpartition(".")[0] + suffix not in expected}
+    def matrices(
+        self, expected: Mapping[str, Shape], stored: Mapping[str, StoredTensor], parts: Mapping[str, StoredTensor]
+    ) -> Iterator[StoredMatrix]:
+        """The model's matrices but the embedding, as files have them: one that holds several, and is quantised, is
+        whole. `expected`: of the model; `parts`: as from that method."""
+        whole, files = self._whole_modules(stored), _file_modules(parts)
         for name, shape in expected.items():
-            if len(shape) != 2 or name == EMBEDDING or not name.endswith(suffix):
+            if len(shape) != 2 or name == EMBEDDING or not name.endswith(_WEIGHT):
                 continue
-            module = name.removesuffix(suffix)
-            fused, modules = self._fused_with(module)
-            if fused not in whole:
-                yield StoredMatrix(module, shape, [LayerPart(name, 0, shape[0], self._row_order(name))])
-            elif module == modules[0]:
-                found, first = [], 0
-                for part in modules:
-                    last = first + expected[part + suffix][0]
-                    found.append(LayerPart(part + suffix, first, last, self._row_order(part + suffix)))
-                    first = last
-                yield StoredMatrix(fused, (first, shape[1]), found)
+            module = name.removesuffix(_WEIGHT)
+            holder, members = self._holder(module)
+            if holder not in whole:
+                rows = self._row_order(name)
+                part = LayerPart(name, slice(None) if rows is None else rows, shape[0])
+                yield StoredMatrix(module, files.get(module, module), shape, [part])
+            elif module == members[0]:
+                yield self._held(holder, files[holder], members, expected)
 
-    def _fused_with(self, module: str) -> tuple[str, tuple[str, ...]]:
-        """The module that files have in place of this one and of others, and all of these; else the module itself."""
-        match = _LAYER.fullmatch(module)
-        for fused, parts in self._family.fused.items():
-            if match is not None and match[2] in parts:
-                prefix = module.removesuffix(match[2])
-                return prefix + fused, tuple(prefix + part for part in parts)
+    def _held(
+        self, holder: str, file_module: str, members: Sequence[str], expected: Mapping[str, Shape]
+    ) -> StoredMatrix:
+        """The matrix of a module that holds the rows of `members`."""
+        names = [member + _WEIGHT for member in members]
+        counts = [expected[name][0] for name in names]
+        prefix = holder[: -len(self._in_layer(holder))]
+        splits = self._splits.get(self._in_layer(holder))
+        parts, first = [], 0
+        for name, count in zip(names, counts, strict=True):
+            rows: slice | Ints = slice(first, first + count)
+            if splits is not None:
+                rows = splits[name.removeprefix(prefix).removesuffix(_WEIGHT)]
+            order = self._row_order(name)
+            if order is not None:
+                rows = np.arange(first, first + count)[order] if isinstance(rows, slice) else rows[order]
+            parts.append(LayerPart(name, rows, count))
+            first += count
+        return StoredMatrix(holder, file_module, (first, expected[names[0]][1]), parts)
+
+    def _holder(self, module: str) -> tuple[str, tuple[str, ...]]:
+        """The module that files may have in place of this one and of others, and all of these; else itself."""
+        inner = self._in_layer(module)
+        prefix = module[: -len(inner)]
+        for holder, members in self._holders.items():
+            if prefix and inner in members:
+                return prefix + holder, tuple(prefix + member for member in members)
         return module, (module,)
 
-    def _whole(self, name: str, stored: Mapping[str, StoredTensor]) -> list[_Part]:
-        """A tensor of a fused module whose weight is quantised, which only its format can take apart; else none."""
-        module = name.rpartition(".")[0]
-        renamed = _LAYER.fullmatch(self._renamed(module))
-        weight = stored.get(f"{module}.weight")
-        if renamed is None or renamed[2] not in self._family.fused or int(renamed[1]) >= self._config.num_layers:
-            return []
-        if name == f"{module}.bias" or (weight is not None and weight.type in FLOAT_TYPES):
-            return []
-        return [_Part(self._renamed(name), stored[name].shape, lambda array: array)]
+    def _in_layer(self, module: str) -> str:
+        """The name within its layer; all of it for a module of no layer."""
+        match = _LAYER.fullmatch(module)
+        return module if match is None else match[2]
+
+    def _whole_modules(self, stored: Mapping[str, StoredTensor]) -> frozenset[str]:
+        """The modules that hold several of the layout and are quantised: only their format can take them apart."""
+        found = set()
+        for name in stored:
+            module, kind = _divided(name)
+            match = _LAYER.fullmatch(self._renamed(module))
+            if match is None or match[2] not in self._holders or int(match[1]) >= self._config.num_layers:
+                continue
+            weight = stored.get(module + _WEIGHT)
+            if kind != "bias" and (weight is None or weight.type not in FLOAT_TYPES):
+                found.add(match[0])
+        return frozenset(found)
 
     def _renamed(self, name: str) -> str:
         """The name without the prefix of a multimodal model."""
@@ -135,10 +168,14 @@ class TensorNames:
                 return ours + name.removeprefix(prefix)
         return name
 
-    def _parts(self, name: str, shape: Shape) -> Iterator[_Part]:
-        """The tensors of the layout that a tensor of the file holds."""
+    def _parts(self, name: str, shape: Shape, whole: Collection[str] = ()) -> Iterator[_Part]:
+        """The tensors of the layout that a tensor of the file holds. `whole`: modules that are not taken apart, but for
+        their biases."""
         renamed = self._renamed(name)
         match = _LAYER.fullmatch(renamed)
+        if _divided(renamed)[0] in whole and not renamed.endswith(".bias"):
+            yield _Part(renamed, shape, lambda array: array)
+            return
         if match is None or int(match[1]) >= self._config.num_layers:
             yield _Part(renamed, shape, lambda array: array)
             return
@@ -148,10 +185,9 @@ class TensorNames:
         if stacked is not None:
             yield from self._stacked(name, layer, stacked, shape)
             return
-        module, _, kind = tensor.rpartition(".")
-        rows_of = self._family.split(self._config, module)
-        if rows_of:
-            yield from _split(name, f"{prefix}.{{}}.{kind}", rows_of, shape)
+        module, kind = _divided(tensor)
+        if module in self._splits:
+            yield from _split(name, f"{prefix}.{{}}.{kind}", self._splits[module], shape)
             return
         modules = self._family.fused.get(module)
         if modules is None:
@@ -187,7 +223,7 @@ class TensorNames:
 
     def _tensor(self, tensor: str) -> str:
         """The layout's name of a layer's tensor: that of its module, and the kind."""
-        module, _, kind = tensor.rpartition(".")
+        module, kind = _divided(tensor)
         for pattern, ours in self._family.names.items():
             if (match := re.fullmatch(pattern, module)) is not None:
                 return f"{match.expand(ours)}.{kind}"
@@ -205,6 +241,26 @@ class TensorNames:
         dim = self._config.head_dim
         rotated = self._config.rope.rotary_dim or dim
         return _by_head(heads, np.concatenate((_halves(rotated), np.arange(rotated, dim))))
+
+
+def _divided(name: str) -> tuple[str, str]:
+    """A tensor's module and its name within that: `weight`, `qweight`, or as bitsandbytes has it `weight.absmax`."""
+    module, weight, kind = name.partition(_WEIGHT + ".")
+    if weight:
+        return module, weight[1:] + kind
+    module, _, kind = name.rpartition(".")
+    return module, kind
+
+
+def _file_modules(parts: Mapping[str, StoredTensor]) -> dict[str, str]:
+    """The modules' names in the files, by ours: config.json names them so. Those of stacked experts have none."""
+    files: dict[str, str] = {}
+    for name, tensor in parts.items():
+        module, kind = _divided(name)
+        stored = name if tensor.within is None else tensor.within[0]
+        if stored.endswith(f".{kind}") and module != _HEAD:
+            files.setdefault(module, stored.removesuffix(f".{kind}"))
+    return files
 
 
 def _latent_row_order(name: str, config: ModelConfig, latent: LatentConfig) -> Ints | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from engine.checkpoints.quantization.scheme import LayerScheme, QuantizedLayer, TensorSpec, WeightFormat
@@ -15,23 +16,20 @@ _WEIGHT, _BIAS = ".weight", ".bias"
 
 @dataclass(frozen=True, slots=True)
 class LayerPart:
-    """A matrix of the model that is rows [first, last) of a stored one. order: its rows among these; None: in order."""
+    """A matrix of the model that is some rows of a stored one. rows: `count` of them, in the model's order."""
 
     name: str
-    first: int
-    last: int
-    order: Ints | None
-
-    def of(self, rows: Array) -> Array:
-        own = rows[self.first : self.last]
-        return own if self.order is None else own[self.order]
+    rows: slice | Ints
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMatrix:
-    """A module's matrix as files have it, and the matrices of the model that it is."""
+    """A module's matrix as files have it, and the matrices of the model that it is. file_module: the module's name in
+    the files, which their config means."""
 
     module: str
+    file_module: str
     shape: Shape
     parts: Sequence[LayerPart]
 
@@ -51,8 +49,9 @@ class LayerTensors:
 
     def bytes_of(self, part: LayerPart) -> int:
         """The part's share of the bytes; those of all parts add up."""
+        before = sum(each.count for each in takewhile(lambda each: each is not part, self.parts))
         rows = self.shape[0]
-        return part.last * self.bytes // rows - part.first * self.bytes // rows
+        return (before + part.count) * self.bytes // rows - before * self.bytes // rows
 
 
 def take_layers(
@@ -67,7 +66,7 @@ def take_layers(
     # Stops at the first that is missing: a config that claims many layers costs no more than the file has tensors.
     for matrix in matrices:
         module, shape = matrix.module, matrix.shape
-        scheme = format.scheme(module)
+        scheme = format.scheme(matrix.file_module)
         if scheme is None or _is_plain(stored.get(module + _WEIGHT)):
             continue
         found: dict[str, StoredTensor] = {}

@@ -24,12 +24,12 @@ class Dims:
 Fields = dict[str, Any]
 """Fields of a `ModelConfig` by name."""
 
-Split = Callable[[ModelConfig, str], Mapping[str, Ints]]
-"""By the name of a layer's module: the modules of Llama, or of the layout, whose rows it holds, and which rows, int64.
-Empty: it holds those of one module, or of a `fused` one."""
+Splits = Mapping[str, Mapping[str, Ints]]
+"""Modules of a layer that hold the rows of several of Llama's, or of the layout's: by their names those modules, and
+which rows are theirs, int64. A row belongs to one of them."""
 
 
-def no_split(config: ModelConfig, module: str) -> Mapping[str, Ints]:
+def no_splits(config: ModelConfig) -> Splits:
     return {}
 
 
@@ -60,7 +60,7 @@ class Family:
     names: for modules of a layer with other names than Llama's, a pattern (`re.fullmatch`) and Llama's name, as a
         replacement template.
     fused: modules whose rows are those of several of Llama's, one after the other.
-    split: modules whose rows are those of several others, in any order.
+    splits: modules whose rows are those of several others, in any order.
     stacked: tensors of all experts by their names within a layer.
     interleaved_rope: rope rotates dimensions 2i and 2i + 1 of a head together, not i and i + D'/2.
     text_types: for a multimodal model, values of `text_config.model_type` that are served: its text model.
@@ -77,7 +77,7 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    split: Split = no_split
+    splits: Callable[[ModelConfig], Splits] = no_splits
     stacked: Mapping[str, Stacked] = field(default_factory=dict)
     interleaved_rope: bool = False
     text_types: frozenset[str] = frozenset()

@@ -5,12 +5,11 @@ Of multimodal folders only the text is served: of a text the axes of the multimo
 rope.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from engine.checkpoints.huggingface.families.family import Dims, Family, Fields, Stacked, rope_fields
+from engine.checkpoints.huggingface.families.family import Dims, Family, Fields, Splits, Stacked, rope_fields
 from engine.checkpoints.huggingface.families.qwen import MOE_KEYS, experts_of
 from engine.checkpoints.json_keys import Keys
 from engine.models.config import ModelConfig
@@ -77,27 +76,27 @@ def _qwen3_5_moe(keys: Keys, dims: Dims) -> Fields:
     return {**_hybrid(keys, dims), **experts_of(keys, dims, 256, 8, 512, shared)}
 
 
-def _split_attention(config: ModelConfig, module: str) -> Mapping[str, Ints]:
+def _attention_splits(config: ModelConfig) -> Splits:
     """`q_proj`: of each head the query, then the gate."""
-    if module != "self_attn.q_proj":
-        return {}
-    rows = np.arange(2 * config.num_heads * config.head_dim).reshape(config.num_heads, 2, config.head_dim)
-    return {"self_attn.q_proj": rows[:, 0].ravel(), "self_attn.gate_proj": rows[:, 1].ravel()}
+    query, gate = _of_heads(config.num_heads, (config.head_dim, config.head_dim))
+    return {"self_attn.q_proj": {"self_attn.q_proj": query, "self_attn.gate_proj": gate}}
 
 
-def _split_all(config: ModelConfig, module: str) -> Mapping[str, Ints]:
+def _all_splits(config: ModelConfig) -> Splits:
     """Qwen3-Next's projections: of each key head its query, key, values and output gates, or its betas and decays."""
     linear = config.linear
     assert linear is not None, "a hybrid model without its sizes"
     group = linear.value_heads // linear.key_heads
-    if module == "linear_attn.in_proj_qkvz":
-        sizes = (linear.key_dim, linear.key_dim, group * linear.value_dim, group * linear.value_dim)
-        query, key, value, gate = _of_heads(linear.key_heads, sizes)
-        return {"linear_attn.in_proj_qkv": np.concatenate((query, key, value)), "linear_attn.in_proj_z": gate}
-    if module == "linear_attn.in_proj_ba":
-        beta, decay = _of_heads(linear.key_heads, (group, group))
-        return {"linear_attn.in_proj_b": beta, "linear_attn.in_proj_a": decay}
-    return _split_attention(config, module)
+    sizes = (linear.key_dim, linear.key_dim, group * linear.value_dim, group * linear.value_dim)
+    query, key, value, gate = _of_heads(linear.key_heads, sizes)
+    beta, decay = _of_heads(linear.key_heads, (group, group))
+    inputs = {"linear_attn.in_proj_qkv": np.concatenate((query, key, value)), "linear_attn.in_proj_z": gate}
+    gates = {"linear_attn.in_proj_b": beta, "linear_attn.in_proj_a": decay}
+    return {
+        **_attention_splits(config),
+        "linear_attn.in_proj_qkvz": inputs,
+        "linear_attn.in_proj_ba": gates,
+    }
 
 
 def _of_heads(heads: int, sizes: tuple[int, ...]) -> list[Ints]:
@@ -109,13 +108,16 @@ def _of_heads(heads: int, sizes: tuple[int, ...]) -> list[Ints]:
 _DEFAULTS: dict[str, Any] = {"head_dim": 256, "partial_rotary_factor": 0.25}
 _NEXT = (r"mtp\.",)
 _TEXT: dict[str, Any] = {
-    "split": _split_attention,
+    "splits": _attention_splits,
     "prefixes": {"model.language_model.": "model."},
     "ignored": (r"mtp\.", r"(model\.)?visual\."),
 }
 _STACKED = {
     "mlp.experts.gate_up_proj": Stacked(("gate_proj.weight", "up_proj.weight")),
     "mlp.experts.down_proj": Stacked(("down_proj.weight",)),
+    # Of FP8, as transformers writes them.
+    "mlp.experts.gate_up_proj_scale_inv": Stacked(("gate_proj.weight_scale_inv", "up_proj.weight_scale_inv")),
+    "mlp.experts.down_proj_scale_inv": Stacked(("down_proj.weight_scale_inv",)),
 }
 _MOE: dict[str, Any] = {
     "understood": MOE_KEYS,
@@ -132,7 +134,7 @@ FAMILIES = (
         _qwen3_next,
         understood=MOE_KEYS,
         defaults=_DEFAULTS | {"norm_topk_prob": True},
-        split=_split_all,
+        splits=_all_splits,
         stacked=_STACKED,
         ignored=_NEXT,
     ),

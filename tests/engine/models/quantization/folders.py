@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from safetensors.numpy import load_file, save_file
 from kernels.arrays import Array, Floats
 from tests.engine.models.quantization import packing
 
-_LINEAR = re.compile(r"(_proj|\.w[123])\.weight$")
+_LINEAR = re.compile(r"(_proj(_\w+)?|\.w[123])\.weight$")
+_STACKED = re.compile(r"(.*\.experts)\.(gate_up|down)_proj")
 Quantized = tuple[Mapping[str, Array], Floats]
 """A layer's tensors by suffix, and the weight that they stand for."""
 
@@ -41,7 +42,7 @@ def write(folder: Path, source: Path, case: Case) -> dict[str, Floats]:
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": dict(case.config)}))
     tensors: dict[str, Array] = {}
     floats: dict[str, Floats] = {}
-    for name, weight in load_file(source / "model.safetensors").items():
+    for name, weight in _by_expert(load_file(source / "model.safetensors")):
         linear = _LINEAR.search(name) is not None or (case.head and name == "lm_head.weight")
         if not linear or any(part in name for part in case.plain):
             tensors[name] = floats[name] = weight
@@ -51,6 +52,22 @@ def write(folder: Path, source: Path, case: Case) -> dict[str, Floats]:
         tensors |= {f"{module}.{suffix}": np.ascontiguousarray(tensor) for suffix, tensor in stored.items()}
     save_file(tensors | dict(case.extra), folder / "model.safetensors", {"format": "pt"})
     return floats
+
+
+def _by_expert(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """The tensors, with a matrix for each of the experts that transformers stacks: no format has matrices of them
+    all."""
+    for name, tensor in tensors.items():
+        match = _STACKED.fullmatch(name)
+        if match is None:
+            yield name, tensor
+            continue
+        for expert, matrix in enumerate(tensor):
+            halves = {"gate_proj": len(matrix) // 2, "up_proj": len(matrix)} if match[2] == "gate_up" else {}
+            first = 0
+            for module, last in (halves or {"down_proj": len(matrix)}).items():
+                yield f"{match[1]}.{expert}.{module}.weight", np.ascontiguousarray(matrix[first:last])
+                first = last
 
 
 def _gptq(bits: int, group_size: int, *, sym: bool, version: str = "gptq", **options: Any) -> Case:
