@@ -4,13 +4,14 @@ Norm weights of Gemma have their offset of 1 in them.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from engine.checkpoints.json_keys import Keys
 from engine.models.config import RopeConfig
 from engine.models.experts import MAX_EXPERTS, ExpertsConfig
+from kernels.weights import RoutingRule
 
 Fields = dict[str, Any]
 """Fields of a `ModelConfig` by name."""
@@ -19,13 +20,14 @@ RopeRows = Literal["half split", "interleaved"]
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """Values that every architecture states."""
+    """Values that every architecture states. tensors: names of the file's tensors."""
 
     hidden_size: int
     num_layers: int
     num_heads: int
     head_dim: int
     rope: RopeConfig
+    tensors: Container[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Architecture:
     family: the name in a `ModelConfig`. fields: those of the `ModelConfig` that differ from Llama's. understood: keys
     besides those of every architecture. names: Llama's names of a layer's tensors, by GGUF's, where they differ. fused:
     tensors that hold the rows of several of Llama's, one after the other. rope_rows: the order of the rows of q and k.
+    draft_layers: the last `nextn_predict_layers` layers draft (multi-token prediction) and are not loaded.
     """
 
     family: str
@@ -43,6 +46,7 @@ class Architecture:
     names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rope_rows: RopeRows = "half split"
+    draft_layers: bool = False
 
 
 def _llama(keys: Keys, dims: Dims) -> Fields:
@@ -96,6 +100,53 @@ def _experts(
         bias=bias,
     )
     return {"experts": experts, "sparse_layers": (True,) * dims.num_layers}
+
+
+_SIGMOID = 2
+"""The sigmoid among the values of `expert_gating_func`."""
+
+
+def _glm4_moe(keys: Keys, dims: Dims) -> Fields:
+    first = keys.size("leading_dense_block_count", 0, minimum=0)
+    size = keys.size("expert_feed_forward_length")
+    experts = _sigmoid_experts(
+        keys, size, keys.flag("expert_weights_norm"), keys.size("expert_shared_count", 0, minimum=0) * size
+    )
+    return {
+        "qk_norm": "blk.0.attn_q_norm.weight" in dims.tensors,
+        "experts": experts,
+        "sparse_layers": tuple(index >= first for index in range(dims.num_layers)),
+    }
+
+
+def _minimax_m2(keys: Keys, dims: Dims) -> Fields:
+    experts = _sigmoid_experts(keys, keys.size("expert_feed_forward_length"), renormalise=True, shared_size=0)
+    norms = {"qk_norm": True, "qk_norm_whole": True}
+    return {**norms, "experts": experts, "sparse_layers": (True,) * dims.num_layers}
+
+
+def _sigmoid_experts(keys: Keys, size: int, renormalise: bool, shared_size: int) -> ExpertsConfig:
+    """Experts with the router of DeepSeek-V3."""
+    if keys.size("expert_gating_func", _SIGMOID) != _SIGMOID:
+        raise keys.refuse("expert_gating_func", f"{keys.values['expert_gating_func']} is not {_SIGMOID}, a sigmoid")
+    count = keys.size("expert_count", maximum=MAX_EXPERTS)
+    rule = RoutingRule(
+        scoring="sigmoid",
+        scale=keys.number("expert_weights_scale", 1.0),
+        groups=keys.size("expert_group_count", 1, maximum=MAX_EXPERTS),
+        groups_per_token=keys.size("expert_group_used_count", 1, maximum=MAX_EXPERTS),
+        group_best=2,
+    )
+    return ExpertsConfig(
+        count=count,
+        per_token=keys.size("expert_used_count", maximum=count),
+        size=size,
+        renormalise=renormalise,
+        shared_size=shared_size,
+        rule=rule,
+        choice_bias=True,
+        shared_gate=False,
+    )
 
 
 def _olmo2(keys: Keys, dims: Dims) -> Fields:
@@ -160,6 +211,8 @@ def _gemma3(keys: Keys, dims: Dims) -> Fields:
 
 
 _EXPERT_KEYS = frozenset({"expert_count", "expert_used_count", "expert_feed_forward_length"})
+_SIGMOID_KEYS = _EXPERT_KEYS | {"expert_gating_func", "expert_weights_scale", "expert_weights_norm"}
+_GROUP_KEYS = frozenset({"expert_group_count", "expert_group_used_count", "expert_shared_count"})
 _SOFTCAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
 _NORMS_AFTER = {"post_attention_norm": "attention_output_norm", "post_ffw_norm": "mlp_output_norm"}
 _GATE_UP = {"ffn_up": ("mlp.gate_proj", "mlp.up_proj")}
@@ -183,6 +236,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "granite": Architecture("granite", _granite, _MULTIPLIERS, rope_rows="interleaved"),
     "smollm3": Architecture("smollm3", _smollm3, rope_rows="interleaved"),
     "glm4": Architecture("glm4", _glm4, names=_NORMS_AFTER, fused=_GATE_UP, rope_rows="interleaved"),
+    "glm4moe": Architecture(
+        "glm4_moe",
+        _glm4_moe,
+        _SIGMOID_KEYS | _GROUP_KEYS | {"leading_dense_block_count", "nextn_predict_layers"},
+        names={"post_attention_norm": "post_attention_layernorm"},
+        draft_layers=True,
+    ),
+    "minimax-m2": Architecture("minimax_m2", _minimax_m2, _SIGMOID_KEYS),
     "gemma2": Architecture("gemma2", _gemma2, _SOFTCAPS, names=_NORMS_AFTER),
     "gemma3": Architecture("gemma3_text", _gemma3, _SOFTCAPS | {"rope.freq_base_swa"}, names=_NORMS_AFTER),
 }

@@ -59,6 +59,8 @@ def config_from_gguf(header: Header, divisors: Divisors) -> ModelConfig:
     architecture, keys = architecture_of(everything)
     hidden, heads = keys.size("embedding_length"), keys.size("attention.head_count")
     layers = keys.size("block_count", maximum=MAX_LAYERS)
+    if architecture.draft_layers:
+        layers -= keys.size("nextn_predict_layers", 0, minimum=0, maximum=layers - 1)
     head_dim = keys.optional_size("attention.key_length") or hidden // heads
     if keys.size("attention.value_length", head_dim) != head_dim:
         raise keys.refuse("attention.value_length", f"is not the key length {head_dim}")
@@ -84,7 +86,7 @@ def config_from_gguf(header: Header, divisors: Divisors) -> ModelConfig:
         "eos_token_ids": _end_ids(everything),
         "bos_token_id": everything.token_id("tokenizer.ggml.bos_token_id"),
     }
-    own = architecture.fields(keys, Dims(hidden, layers, heads, head_dim, rope))
+    own = architecture.fields(keys, Dims(hidden, layers, heads, head_dim, rope, tensors))
     windows = {"windows": _windows(keys, layers)} if architecture.family == "llama" else {}
     if "windows" not in own and not windows and keys.size("attention.sliding_window", 0, minimum=0):
         raise keys.refuse("attention.sliding_window", "does not say which layers slide")

@@ -40,7 +40,8 @@ _INNER: Mapping[str, str] = {
 }
 _STACKED: Mapping[str, str] = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
 """Tensors of all experts."""
-_SINKS, _ROW = "attn_sinks", "ffn_gate_inp_shexp"
+_SINKS, _ROW, _CHOICE = "attn_sinks", "ffn_gate_inp_shexp", "exp_probs_b"
+_ANY_LAYER = re.compile(r"blk\.([0-9]{1,4})\.")
 _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z_]+)\.(weight|bias)")
 
 
@@ -66,7 +67,7 @@ class StoredPart:
 
 
 def layout_parts(info: TensorInfo, architecture: Architecture, config: ModelConfig) -> Iterator[tuple[str, StoredPart]]:
-    """The tensors of the layout that a tensor of the file holds, by name.
+    """The tensors of the layout that a tensor of the file holds, by name; none for a layer that only drafts.
 
     Raises:
         UnsupportedCheckpoint: the architecture has no such tensor.
@@ -74,6 +75,9 @@ def layout_parts(info: TensorInfo, architecture: Architecture, config: ModelConf
     name, shape = info.name, info.shape
     if name in _OUTER:
         yield _OUTER[name], StoredPart(info, shape, None, 0, shape[0])
+        return
+    drafting = _ANY_LAYER.match(name) if architecture.draft_layers else None
+    if drafting is not None and int(drafting[1]) >= config.num_layers:
         return
     match = _LAYER.fullmatch(name)
     if match is None:
@@ -90,6 +94,8 @@ def layout_parts(info: TensorInfo, architecture: Architecture, config: ModelConf
         yield from _fused(info, prefix, architecture.fused[tensor], kind, config, int(layer))
     elif tensor == _SINKS and config.attention_sinks:
         yield f"{prefix}.self_attn.sinks", StoredPart(info, shape, None, 0, shape[0])
+    elif (tensor, kind) == (_CHOICE, "bias"):
+        yield f"{prefix}.mlp.gate.e_score_correction_bias", StoredPart(info, shape, None, 0, shape[0])
     else:
         ours = architecture.names.get(tensor) or _INNER.get(tensor)
         if ours is None:

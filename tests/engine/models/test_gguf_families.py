@@ -1,6 +1,7 @@
 """GGUF files of other architectures than Llama's: the same logits as the folder that they were written from."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as BlockType
+from safetensors.numpy import load_file
 
 from engine.checkpoints.gguf.file import GGUFCheckpoint
 from engine.checkpoints.huggingface.folder import HFCheckpoint
@@ -44,6 +46,32 @@ CASES: dict[TinyFamily, tuple[dict[str, Any], dict[str, Any]]] = {
             "gpt-oss.rope.scaling.type": "yarn",
             "gpt-oss.rope.scaling.factor": 8.0,
             "gpt-oss.rope.scaling.original_context_length": 64,
+        },
+    ),
+    "glm4_moe": (
+        {"eos_token_id": 2},
+        {
+            "glm4moe.expert_count": 8,
+            "glm4moe.expert_used_count": 2,
+            "glm4moe.expert_feed_forward_length": 40,
+            "glm4moe.expert_shared_count": 2,
+            "glm4moe.expert_group_count": 4,
+            "glm4moe.expert_group_used_count": 2,
+            "glm4moe.expert_gating_func": 2,
+            "glm4moe.expert_weights_scale": 1.7,
+            "glm4moe.expert_weights_norm": True,
+            "glm4moe.leading_dense_block_count": 1,
+            "glm4moe.rope.dimension_count": 8,
+        },
+    ),
+    "minimax_m2": (
+        {},
+        {
+            "minimax-m2.expert_count": 8,
+            "minimax-m2.expert_used_count": 3,
+            "minimax-m2.expert_feed_forward_length": 96,
+            "minimax-m2.expert_gating_func": 2,
+            "minimax-m2.rope.dimension_count": 8,
         },
     ),
     "olmo2": ({}, {}),
@@ -110,6 +138,33 @@ def test_a_file_computes_what_its_folder_does(family: TinyFamily, tiny_folder: T
     )
 
 
+@pytest.mark.parametrize(("arch", "name"), [("GLM4_MOE", "glm4_moe"), ("MINIMAXM2", "minimax_m2")])
+def test_the_files_have_the_names_of_gguf(arch: str, name: TinyFamily, tiny_folder: TinyFolder, tmp_path: Path) -> None:
+    """Those that the package `gguf` gives the architecture's tensors, for every tensor of the folder."""
+    folder, path = written(tiny_folder, name, tmp_path)
+    layers = HFCheckpoint(folder).config.num_layers
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[arch], layers)
+    reader = gguf.GGUFReader(path)
+    found = {tensor.name for tensor in reader.tensors}
+    expected = set()
+    for stored in load_file(folder / "model.safetensors"):
+        merged = re.sub(r"\.experts\.\d+\.", ".experts.", stored).replace("_correction_bias", "_correction.bias")
+        expected.add(names.get_name(merged, try_suffixes=(".weight", ".bias")))
+    assert found == expected
+    assert (
+        bytes(reader.fields["general.architecture"].parts[-1]).decode() == gguf.MODEL_ARCH_NAMES[gguf.MODEL_ARCH[arch]]
+    )
+
+
+def test_layers_that_draft_are_not_loaded(tiny_folder: TinyFolder, tmp_path: Path) -> None:
+    keys = {"glm4moe.block_count": 4, "glm4moe.nextn_predict_layers": 1}
+    vectors = {"blk.3.nextn.enorm.weight": [1.0] * 64, "blk.3.attn_norm.weight": [1.0] * 64}
+    folder, path = written(tiny_folder, "glm4_moe", tmp_path, keys=keys, vectors=vectors)
+    checkpoint = GGUFCheckpoint(path)
+    assert checkpoint.config.num_layers == 3
+    assert dict(checkpoint.tensors(FLOAT32)).keys() == dict(HFCheckpoint(folder).tensors(FLOAT32)).keys()
+
+
 def with_longrope(path: Path, folder: Path) -> Path:
     """The file of phi3 with the two sets of divisors."""
     return make_gguf(
@@ -148,6 +203,14 @@ def test_quantised_experts_are_parts_of_one_tensor(tiny_folder: TinyFolder, tmp_
         ("qwen3_moe", {"qwen3moe.expert_used_count": 9}, "qwen3moe.expert_used_count"),
         ("qwen3_moe", {"qwen3moe.expert_feed_forward_length": None}, "expert_feed_forward_length: is missing"),
         ("qwen3_moe", {"qwen3moe.expert_gating_func": 2}, "qwen3moe.expert_gating_func"),
+        ("glm4_moe", {"glm4moe.expert_gating_func": 1}, "glm4moe.expert_gating_func"),
+        ("glm4_moe", {"glm4moe.expert_count": None}, "glm4moe.expert_count: is missing"),
+        ("glm4_moe", {"glm4moe.expert_shared_count": 1}, "shared_expert"),
+        ("glm4_moe", {"glm4moe.expert_group_count": 3}, "group"),
+        ("glm4_moe", {"glm4moe.leading_dense_block_count": 2}, "model.layers.1.mlp"),
+        ("glm4_moe", {"glm4moe.nextn_predict_layers": 3}, "nextn_predict_layers"),
+        ("minimax_m2", {"minimax-m2.expert_used_count": 9}, "minimax-m2.expert_used_count"),
+        ("minimax_m2", {"minimax-m2.expert_shared_count": 1}, "minimax-m2.expert_shared_count"),
         ("gpt_oss", {"gpt-oss.attention.sliding_window": None}, "attention.sliding_window: is missing"),
         ("olmo2", {"olmo2.attention.sliding_window": 8}, "olmo2.attention.sliding_window"),
         ("olmo2", {"olmo2.expert_count": 8}, "olmo2.expert_count"),

@@ -60,6 +60,21 @@ _NAMES_OF: dict[str, dict[str, str]] = {
     "gemma2": _AFTER | {"pre_feedforward_layernorm": "ffn_norm"},
     "gemma3": _AFTER | {"pre_feedforward_layernorm": "ffn_norm"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    "glm4moe": _EXPERTS
+    | {
+        "mlp.gate.e_score_correction": "exp_probs_b",
+        "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+        "mlp.shared_experts.up_proj": "ffn_up_shexp",
+        "mlp.shared_experts.down_proj": "ffn_down_shexp",
+        "post_attention_layernorm": "post_attention_norm",
+    },
+    "minimax-m2": {
+        "block_sparse_moe.gate": "ffn_gate_inp",
+        "block_sparse_moe.e_score_correction": "exp_probs_b",
+        "block_sparse_moe.experts.gate_proj": "ffn_gate_exps",
+        "block_sparse_moe.experts.up_proj": "ffn_up_exps",
+        "block_sparse_moe.experts.down_proj": "ffn_down_exps",
+    },
     "glm4": {
         "mlp.gate_up_proj": "ffn_up",
         "post_self_attn_layernorm": "post_attention_norm",
@@ -69,6 +84,8 @@ _NAMES_OF: dict[str, dict[str, str]] = {
 _ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss"} | {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
+    "glm4_moe": "glm4moe",
+    "minimax_m2": "minimax-m2",
 }
 _PERMUTED = ("llama", "granite", "smollm3")
 
@@ -130,6 +147,8 @@ def _tensors(family: str, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray
             tensors[name.removesuffix("_bias") + ".bias"] = array
         elif name.endswith(".shared_expert_gate.weight"):
             tensors[name] = array[0]
+        elif name.endswith(".e_score_correction_bias"):
+            tensors[name.removesuffix("_bias") + ".bias"] = array
         elif name.endswith(".sinks"):
             tensors[name + ".weight"] = array
         else:
