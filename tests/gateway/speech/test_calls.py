@@ -7,71 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.request import FinishReason, TextDelta
+from engine.request import FinishReason
 from engine.text.dialect import CallForm
-from engine.text.reasoning_span import ReasoningTracker
 from gateway.speech.call_forms import FORMS
-from gateway.speech.calls import CallReader
-from gateway.speech.output_parser import Reader
-from gateway.speech.pieces import Call, CallArguments, CallBegun, ParsedMessage, Piece, Reasoning, Text
-from gateway.speech.reasoning import ReasoningReader
-
-NAMES = {"weather": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}, "time": {}}
-CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
-
-
-def glm(key: str, value: str) -> str:
-    return f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>"
-
-
-def xml(name: str, *parameters: tuple[str, str]) -> str:
-    """A function with its parameters, as Qwen3-Coder's chat template writes it."""
-    written = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in parameters)
-    return f"<function={name}>\n{written}</function>"
-
-
-def v3(name: str, arguments: str) -> str:
-    return f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>"
-
-
-def v31(name: str, arguments: str) -> str:
-    return f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"
-
-
-BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-
-
-def reader(form: CallForm | None, most: int | None = None) -> CallReader:
-    return CallReader(None if form is None else FORMS[form], NAMES, most, lambda index: f"call_{index}")
-
-
-def pieces_of(by: Reader, parts: list[str], reason: FinishReason = FinishReason.STOP) -> list[list[Piece]]:
-    """Pieces that the reader returns for each part; the last part ends the answer."""
-    last = len(parts) - 1
-    pieces = []
-    for i, part in enumerate(parts):
-        if isinstance(by, ReasoningReader):
-            by.tracker.add([ord(char) for char in part])
-        pieces.append(by.read(TextDelta(0, part, finish_reason=reason if i == last else None)))
-    return pieces
-
-
-def thinking(opened: bool, answer: CallReader) -> ReasoningReader:
-    """Each character is a token."""
-    tracker = ReasoningTracker("<think>", "</think>", None, lambda char: chr(char).encode(), opened=opened)
-    return ReasoningReader(tracker, answer)
-
-
-def spoken(by: Reader, *parts: str) -> ParsedMessage:
-    return ParsedMessage.of(itertools.chain.from_iterable(pieces_of(by, list(parts))))
-
-
-def called(*calls: tuple[str, str], text: str | None = None) -> ParsedMessage:
-    return ParsedMessage(text, None, [Call(f"call_{i}", name, arguments) for i, (name, arguments) in enumerate(calls)])
-
-
-OSLO = ("weather", '{"city": "Oslo"}')
-LATE = ("time", "{}")
+from gateway.speech.pieces import CallArguments, CallBegun, ParsedMessage, Reasoning, Text
+from tests.gateway.speech.reading import (
+    BEGIN,
+    CALL,
+    END,
+    LATE,
+    NAMES,
+    OSLO,
+    called,
+    glm,
+    pieces_of,
+    reader,
+    spoken,
+    thinking,
+    v3,
+    v31,
+    xml,
+)
 
 
 @pytest.mark.parametrize(
@@ -253,118 +209,6 @@ def test_arguments_that_go_wrong_are_never_finished():
     """Half of a call's arguments must not look like all of them."""
     told = spoken(reader(CallForm.HERMES), '<tool_call>{"name": "time", "arguments": {"a": "b", x}}</tool_call>')
     assert told == called(("time", '{"a": "b", '), text="x}}</tool_call>")
-
-
-@pytest.mark.parametrize(
-    ("form", "text"),
-    [
-        (CallForm.QWEN_XML, "<tool_call"),
-        (CallForm.QWEN_XML, "<tool_call><tool_call>"),
-        (CallForm.QWEN_XML, "<tool_call></tool_call><function></function>"),
-        (CallForm.QWEN_XML, "<function=weather"),
-        (CallForm.QWEN_XML, "<tool_call><function=></function></tool_call>"),
-        (CallForm.QWEN_XML, "<function=" + "weather" * 100),
-        (CallForm.QWEN_XML, "<tool_call><function" * 50),
-        (CallForm.DEEPSEEK, BEGIN),
-        (CallForm.DEEPSEEK, BEGIN + END),
-        (CallForm.DEEPSEEK, BEGIN + "<｜tool▁call▁begin｜>time"),
-        (CallForm.DEEPSEEK, v31("time", "[]")),
-        (CallForm.DEEPSEEK, v31("time", "time\n```json\n{}\n```")),
-        (CallForm.DEEPSEEK, v3("time", "")),
-        (CallForm.DEEPSEEK, "<｜tool▁call▁begin｜>" * 100),
-    ],
-)
-def test_what_looks_like_a_call_between_markers_is_text(form, text):
-    assert spoken(reader(form), text) == spoken(reader(form), *text) == ParsedMessage(text)
-
-
-@pytest.mark.parametrize(
-    ("form", "text", "arguments", "rest"),
-    [
-        (CallForm.QWEN_XML, "<function=weather><parameter=city>\nOs", '{"city": "Os', None),
-        (CallForm.QWEN_XML, "<function=weather><parameter=days>1</parameter>\n", "", "<parameter=days>1</parameter>\n"),
-        (CallForm.QWEN_XML, "<function=weather><parameter=a b>1</parameter>", "", "<parameter=a b>1</parameter>"),
-        (CallForm.QWEN_XML, "<function=weather><parameter>1</parameter>", "", "<parameter>1</parameter>"),
-        (CallForm.QWEN_XML, "<function=weather></tool_call>", "", "</tool_call>"),
-        (CallForm.QWEN_XML, f"<function=weather>{xml('time')}", "", None),
-        (CallForm.DEEPSEEK, BEGIN + v31("weather", '{"city": Oslo}'), '{"city": ', "Oslo}<｜tool▁call▁end｜>"),
-        (CallForm.DEEPSEEK, BEGIN + '<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Os', '{"city": "Os', None),
-    ],
-)
-def test_a_call_between_markers_that_goes_wrong_stays_unfinished(form, text, arguments, rest):
-    told = spoken(reader(form), text)
-    assert spoken(reader(form), *text) == told
-    assert told.calls[0] == Call("call_0", "weather", arguments)
-    assert told.text == rest
-    with pytest.raises(json.JSONDecodeError):
-        json.loads(told.calls[0].arguments)
-
-
-@pytest.mark.parametrize(
-    ("declared", "written", "expected"),
-    [
-        ({"type": "string"}, "12", '"12"'),
-        ({"type": "string"}, '"a"', r'"\"a\""'),
-        ({"type": "string"}, "null", '"null"'),
-        ({"type": "number"}, "12", "12"),
-        ({"type": "number"}, "1.50", "1.50"),
-        ({"type": "number"}, "twelve", '"twelve"'),
-        ({"type": "integer"}, "2.0", "2.0"),
-        ({"type": "integer"}, "2.5", '"2.5"'),
-        ({"type": "boolean"}, "True", "true"),
-        ({"type": "boolean"}, "false", "false"),
-        ({"type": "boolean"}, "1", '"1"'),
-        ({"type": "array"}, ' ["a"]', '["a"]'),
-        ({"type": "object"}, "{'a': 1}", '''"{'a': 1}"'''),
-        ({"type": ["string", "null"]}, "None", "null"),
-        ({"type": ["string", "null"]}, "12", '"12"'),
-        ({"type": ["string", "integer"]}, "12", "12"),
-        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "null", "null"),
-        ({"oneOf": [{"$ref": "#/$defs/Day"}]}, "12", '"12"'),
-        ({"$ref": "#/$defs/Loop"}, "12", "12"),
-        ({"$ref": "#/$defs/Missing"}, "12", "12"),
-        ({"enum": ["1", "2"]}, "1", '"1"'),
-        ({"const": 1}, "1", "1"),
-        ({"type": 3}, "a", '"a"'),
-        (None, "True", '"True"'),
-        (None, "1e400", "1e400"),
-        (True, "12", "12"),
-    ],
-)
-@pytest.mark.parametrize("form", [CallForm.QWEN_XML, CallForm.GLM, CallForm.MINIMAX])
-def test_a_value_between_tags_has_its_declared_type(form, declared, written, expected):
-    schema = {"properties": {"x": declared}, "$defs": {"Day": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"}}}
-    text = {
-        CallForm.QWEN_XML: f"<tool_call>{xml('f', ('x', written))}</tool_call>",
-        CallForm.GLM: f"<tool_call>f{glm('x', written)}</tool_call>",
-        CallForm.MINIMAX: f'<minimax:tool_call><invoke name="f"><parameter name="x">{written}</parameter></invoke>',
-    }[form]
-    told = spoken(CallReader(FORMS[form], {"f": schema}, None, str), text)
-    assert [call.arguments for call in told.calls] == [f'{{"x": {expected}}}']
-
-
-@pytest.mark.parametrize("schema", [None, [], {"properties": []}, {"properties": {"x": []}}])
-def test_a_schema_that_declares_nothing_leaves_values_as_they_are(schema):
-    text = f"<tool_call>{xml('f', ('x', '12'))}</tool_call>"
-    told = spoken(CallReader(FORMS[CallForm.QWEN_XML], {"f": schema}, None, str), text)
-    assert told.calls[0].arguments == '{"x": 12}'
-
-
-def test_a_string_between_tags_comes_out_as_it_is_written():
-    parts = ["<tool_call>\n<function=weather>\n<parameter=ci", "ty>\nOs", "lo\n", "</par", "k>", "\n</parameter>", "\n"]
-    parts += ["</function>", "\n</tool_call>", ""]
-    assert pieces_of(reader(CallForm.QWEN_XML), parts) == [
-        [CallBegun(0, "call_0", "weather")],
-        [CallArguments(0, '{"city": "Os')],
-        [CallArguments(0, "lo")],
-        [],
-        [CallArguments(0, r"\n</park>")],
-        [],
-        [],
-        [CallArguments(0, '"}')],
-        [],
-        [],
-    ]
 
 
 def test_a_call_that_is_cut_leaves_what_there_is_of_it():
