@@ -1,7 +1,6 @@
 """The KV cache of requests: prefix hits, block tables, and what is published for reuse (paged attention: Kwon et al.
 2023, Efficient Memory Management for Large Language Model Serving with PagedAttention)."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
@@ -13,12 +12,9 @@ from engine.memory.prefix_hits import PrefixHits
 from engine.memory.request_hashes import extend_hashes
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.shared_prompt import SharedPrompt
+from engine.memory.step_blocks import BLOCKS_A_STEP, StepBlocks
+from engine.memory.table_checks import check_holders, check_table
 from engine.request import Request, ServiceClass
-
-BLOCKS_A_STEP = 1024
-"""Blocks that are allocated to admitted requests per step, and blocks that are returned per step: about half a
-millisecond each. The rest waits for the next step. Blocks that running requests grow by are not counted."""
-
 
 FORKED_FOR_ONE = 6
 """Shared blocks of a fork that cost as much time as allocating one: only their ids and hashes are copied."""
@@ -32,14 +28,6 @@ class BlockDemand(NamedTuple):
 
     hits: PrefixHits
     num_new_blocks: int
-
-
-class _Return(NamedTuple):
-    """Blocks of a former block table of the rank, to be released, the last ones first."""
-
-    blocks: list[int]
-    rank: int
-    holder: int
 
 
 class BlockCopy(NamedTuple):
@@ -75,10 +63,7 @@ class KVCacheManager:
     So a shared or published block is never written, and only `fork`, which shares a block that is still being filled,
     copies one. Tables and tokens are append-only while a request runs; a request that does not run holds no blocks.
 
-    The work on blocks between two steps is bounded, so that a long request does not delay the others. A request whose
-    table exceeds the step's `blocks_a_step` *is allocating*: it gets part of its blocks in each step and computes
-    nothing before it has all; the missing ones are pledged to it. Released blocks beyond as many per step are
-    *returning*: they become free in later steps, in the order of their release.
+    The work on blocks between two steps is bounded, so that a long request does not delay the others: see `StepBlocks`.
 
     Blocks are published when the step that filled them completes, never while it is in flight. Blocks that are released
     while a step in flight writes to them are not published and may be reused at once: their next owner writes in a
@@ -99,11 +84,7 @@ class KVCacheManager:
         if states is not None:
             pool.on_drop = states.pool.evict
         self._prefix_cache = prefix_cache
-        self._blocks_a_step = blocks_a_step
-        self._allocation_budget = self._return_budget = blocks_a_step
-        """Blocks that may still be allocated, and returned, in this step."""
-        self._returns: deque[_Return] = deque()
-        self._returning_blocks = 0
+        self._step = StepBlocks(pool, blocks_a_step)
         self._holders = count(1)
 
     def reserve(self, classes: Sequence[ServiceClass], tenant_cache_fraction: float) -> None:
@@ -150,7 +131,7 @@ class KVCacheManager:
     @property
     def returning_blocks(self) -> int:
         """Released blocks that are not free yet. Those that other requests share stay in use."""
-        return self._returning_blocks
+        return self._step.returning_blocks
 
     @property
     def saves_states(self) -> bool:
@@ -160,17 +141,15 @@ class KVCacheManager:
     @property
     def may_admit(self) -> bool:
         """Whether blocks may still be allocated to admitted requests in this step."""
-        return self._allocation_budget > 0
+        return self._step.allocation_budget > 0
 
     def begin_step(self) -> None:
         """Begin a step's budgets, and free returning blocks within them."""
-        self._allocation_budget = self._return_budget = self._blocks_a_step
-        self._take_back()
+        self._step.begin_step()
 
     def hurry_return(self) -> None:
         """Free another step's worth of returning blocks, because a running request needs them."""
-        self._return_budget = self._blocks_a_step
-        self._take_back()
+        self._step.hurry_return()
 
     def hits(self, request: Request) -> PrefixHits:
         """The cached blocks of the longest prefix of the request's tokens. They are not pinned.
@@ -222,17 +201,15 @@ class KVCacheManager:
         assert not self.shortage(request, demand), f"there are not enough blocks for {request.id}"
         request.holder = next(self._holders)
         hits, rank = demand.hits, request.rank
-        if len(hits.blocks) + demand.num_new_blocks <= self._allocation_budget:
+        if len(hits.blocks) + demand.num_new_blocks <= self._step.allocation_budget:
             self._pool.acquire(hits.blocks, rank, request.holder)
             request.block_table += hits.blocks
             request.block_table += self._pool.allocate(demand.num_new_blocks, rank, request.tenant, request.holder)
-            self._allocation_budget -= len(request.block_table)
+            self._step.spend(len(request.block_table))
             self._begin(request, computed=len(hits.blocks) * BLOCK_TOKENS)
             self._begin_state(request, len(hits.blocks))
             return
-        request.pledged_blocks = demand.num_new_blocks + self._blocks_taken(rank, hits.survey)
-        self._pool.pledge(request.pledged_blocks, rank)
-        request.is_allocating = True
+        self._step.begin_allocation(request, demand.num_new_blocks + self._blocks_taken(rank, hits.survey))
         self._begin(request, computed=0)
         self._begin_state(request, len(hits.blocks))
 
@@ -242,7 +219,7 @@ class KVCacheManager:
         False, with nothing changed, where cached blocks of its demand are gone and no others are available.
         """
         assert request.is_allocating, f"{request.id} has its blocks"
-        table, rank, budget = request.block_table, request.rank, max(0, self._allocation_budget)
+        table, rank, budget = request.block_table, request.rank, max(0, self._step.allocation_budget)
         cached: list[int] = []
         if request.computed == len(table) * BLOCK_TOKENS:  # otherwise it already has blocks behind its hits
             count = budget
@@ -253,16 +230,12 @@ class KVCacheManager:
                 return False  # its state stands for blocks that are gone
         num_new_blocks = min(blocks_for(len(request.tokens)) - len(table) - len(cached), budget - len(cached))
         taken = self._blocks_taken(rank, self._pool.survey(cached))
-        if not self._raise_pledge(request, taken + num_new_blocks):
+        if not self._step.raise_pledge(request, taken + num_new_blocks):
             return False
-        self._pool.acquire(cached, rank, request.holder, pledged=taken)
-        table += cached
-        table += self._pool.redeem(num_new_blocks, rank, request.tenant, request.holder)
-        request.pledged_blocks -= taken + num_new_blocks
-        self._allocation_budget -= len(cached) + num_new_blocks
+        table += self._step.redeem(request, cached, taken, num_new_blocks)
         self._advance(request, len(cached) * BLOCK_TOKENS, first_stay=request.admissions == 1)
         if len(table) == blocks_for(len(request.tokens)):
-            self._end_allocation(request)
+            self._step.end_allocation(request)
         return True
 
     def fork(self, parent: Request, child: Request, demand: BlockDemand) -> list[BlockCopy]:
@@ -290,7 +263,7 @@ class KVCacheManager:
             child.block_table += shared.blocks
         source = parent.block_table[len(child.block_table)]
         child.block_table += copied
-        self._allocation_budget -= len(copied) + len(child.block_table) // FORKED_FOR_ONE
+        self._step.spend(len(copied) + len(child.block_table) // FORKED_FOR_ONE)
         self._begin(child, computed=computed)
         child.block_hashes += parent.block_hashes[len(child.block_hashes) : computed // BLOCK_TOKENS]
         return [BlockCopy(source, copied[0])] if computed % BLOCK_TOKENS else []
@@ -338,7 +311,7 @@ class KVCacheManager:
         if forget:
             self._pool.forget(request.block_table)
         if request.is_allocating:
-            self._end_allocation(request)
+            self._step.end_allocation(request)
         if self.states is not None:
             self.states.end(request)
         shared, own = request.shared, request.block_table
@@ -346,9 +319,9 @@ class KVCacheManager:
             own = own[len(shared.blocks) :]
             request.shared = None
             shared.requests -= 1
-        self._return(own, request.rank, request.holder)
+        self._step.give_back(own, request.rank, request.holder)
         if shared is not None and not shared.requests:
-            self._return(shared.blocks, shared.rank, shared.holder)
+            self._step.give_back(shared.blocks, shared.rank, shared.holder)
         request.block_table = []
         request.computed = request.scheduled = 0
 
@@ -356,9 +329,9 @@ class KVCacheManager:
         """Assert the invariants that hold between any two steps. `requests`: all unfinished ones."""
         requests = list(requests)
         for request in requests:
-            self._check_table(request)
+            check_table(self._pool, request)
         self._pool.check()
-        held: dict[int, list[int]] = {returning.holder: returning.blocks for returning in self._returns}
+        held: dict[int, list[int]] = {returning.holder: returning.blocks for returning in self._step.returns}
         for request in requests:
             shared = 0
             if request.shared is not None:
@@ -370,45 +343,12 @@ class KVCacheManager:
             if request.block_table:
                 assert request.holder not in held, f"{request.id} has the number of another"
                 held[request.holder] = request.block_table[shared:]
-        self._check_holders(held)
-        returning_blocks = sum(len(returning.blocks) for returning in self._returns)
-        assert self._returning_blocks == returning_blocks, "returning blocks are miscounted"
-        ranks = range(len(self._pool.reservation.reserved))
-        pledged = [sum(request.pledged_blocks for request in requests if request.rank == rank) for rank in ranks]
-        assert pledged == [self._pool.pledged_blocks(rank) for rank in ranks], "what is pledged is miscounted"
+        check_holders(self._pool, held)
+        self._step.check(requests)
         if self.states is not None:
             self.states.check(requests)
             cached = self._pool.match(list(self.states.pool.hashes))
             assert len(cached) == len(self.states.pool.hashes), "a saved state outlives its block"
-
-    def _check_table(self, request: Request) -> None:
-        table, full = request.block_table, request.computed // BLOCK_TOKENS
-        assert len(set(table)) == len(table), f"{request.id} holds a block twice"
-        reached = max(request.computed, request.scheduled)
-        assert reached <= len(table) * BLOCK_TOKENS, f"{request.id} has computed KV without a block"
-        assert request.computed <= len(request.tokens), f"{request.id} has computed more than its tokens"
-        assert len(request.block_hashes) <= len(request.tokens) // BLOCK_TOKENS, f"{request.id} hashed ahead"
-        assert request.is_allocating or not request.pledged_blocks, (
-            f"{request.id} has its blocks, and more are pledged to it"
-        )
-        for block in table[full:]:
-            assert self._pool.references(block) == 1, f"{request.id} would write to shared block {block}"
-            assert self._pool.hash_of(block) is None, f"{request.id} would write to cached block {block}"
-        for block, content in zip(table[:full], request.block_hashes, strict=False):
-            assert self._pool.hash_of(block) in (None, content), f"{request.id} reads another's block {block}"
-
-    def _check_holders(self, held: dict[int, list[int]]) -> None:
-        """`held`: the blocks of each holder."""
-        holders: list[list[int]] = [[] for _ in range(self._pool.num_blocks)]
-        for holder, blocks in held.items():
-            for block in blocks:
-                holders[block].append(holder)
-        for block, numbers in enumerate(holders):
-            references = self._pool.references(block)
-            assert references == len(numbers), f"block {block} has {references} references, {len(numbers)} hold it"
-        for holder, blocks in held.items():
-            alone, counted = sum(holders[block] == [holder] for block in blocks), self._pool.alone.get(holder, 0)
-            assert alone == counted, f"{alone} blocks are held alone, {counted} counted"
 
     def _refresh_to_state(self, states: SequenceStates, hits: PrefixHits, request: Request, limit: int) -> None:
         """Find the longest cached prefix that ends with a saved state."""
@@ -448,20 +388,6 @@ class KVCacheManager:
         """The cached blocks of the request from block number `first` on, at most `count`. Uses known hashes only."""
         return self._pool.match(request.block_hashes[first : min(first + count, self._max_hits(request))])
 
-    def _raise_pledge(self, request: Request, blocks: int) -> bool:
-        """Pledge at least `blocks` blocks to the request: blocks that it was going to share may have been freed."""
-        missing = max(0, blocks - request.pledged_blocks)
-        if missing > self._pool.available_blocks(request.rank):
-            return False
-        self._pool.pledge(missing, request.rank)
-        request.pledged_blocks += missing
-        return True
-
-    def _end_allocation(self, request: Request) -> None:
-        self._pool.unpledge(request.pledged_blocks, request.rank)
-        request.pledged_blocks = 0
-        request.is_allocating = False
-
     def _share_prompt(self, parent: Request, blocks: int) -> SharedPrompt | None:
         """Make the first `blocks` blocks of the parent's table shared with its forks. O(its other blocks)."""
         if parent.shared is None and blocks:
@@ -470,22 +396,3 @@ class KVCacheManager:
             parent.shared = SharedPrompt(parent.block_table[:blocks], parent.rank, parent.holder)
             parent.holder = own
         return parent.shared
-
-    def _return(self, blocks: list[int], rank: int, holder: int) -> None:
-        if blocks:
-            self._returns.append(_Return(blocks, rank, holder))
-            self._returning_blocks += len(blocks)
-            self._take_back()
-
-    def _take_back(self) -> None:
-        """Free returning blocks, as many as this step still may."""
-        while self._returns and self._return_budget:
-            blocks, rank, holder = self._returns[0]
-            taken = blocks[-self._return_budget :]
-            del blocks[-self._return_budget :]
-            taken.reverse()
-            self._pool.release(taken, rank, holder)
-            self._return_budget -= len(taken)
-            self._returning_blocks -= len(taken)
-            if not blocks:
-                self._returns.popleft()

@@ -11,7 +11,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from engine.memory.kv_cache import BLOCKS_A_STEP
+from engine.memory.step_blocks import BLOCKS_A_STEP
 from engine.simulation.campaign import Limits, run_campaign
 from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.report import SimulationFailure

@@ -10,7 +10,7 @@ from hashlib import sha256
 from itertools import count
 from multiprocessing import get_context
 
-from engine.memory.kv_cache import BLOCKS_A_STEP
+from engine.memory.step_blocks import BLOCKS_A_STEP
 from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.report import SimulationFailure, SimulationReport
 from engine.simulation.simulator import simulate_traffic

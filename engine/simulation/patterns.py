@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from engine.config import BLOCK_TOKENS, LONGEST_STEP_NS, SchedulerConfig
-from engine.memory.kv_cache import BLOCKS_A_STEP
+from engine.memory.step_blocks import BLOCKS_A_STEP
 from engine.request import SamplingParams, ServiceClass
 from engine.simulation.faults import draw_faults, draw_pauses, draw_shortages
 from engine.simulation.traffic import CLASS_NAMES, TICK_NS, VOCAB_SIZE, Arrival, Fault, Traffic

@@ -7,8 +7,8 @@ from random import Random
 
 from engine.errors import OutOfDeviceMemory, UnservableRequest
 from engine.memory import KVCacheManager, SequenceStates, StatePool
-from engine.memory.kv_cache import BLOCKS_A_STEP
 from engine.memory.state_pool import StateUse
+from engine.memory.step_blocks import BLOCKS_A_STEP
 from engine.request import Phase, Request
 from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepWork, row_work, total

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 from engine.config import BLOCK_TOKENS, LONGEST_STEP_NS, SchedulerConfig
-from engine.memory.kv_cache import BLOCKS_A_STEP
+from engine.memory.step_blocks import BLOCKS_A_STEP
 from engine.request import SamplingParams, ServiceClass
 
 VOCAB_SIZE = 24

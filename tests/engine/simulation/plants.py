@@ -59,7 +59,7 @@ TABLE = {
             replace("full = request.computed // BLOCK_TOKENS", "full = 1 + request.computed // BLOCK_TOKENS"),
         ),
         Plant("preemption keeps computed tokens", "release", drop_assignment("scheduled")),
-        Plant("a block leaks", "release", replace_argument("_return", 0, "own[:-1]")),
+        Plant("a block leaks", "release", replace_argument("give_back", 0, "own[:-1]")),
         Plant("a fork writes to its parent's block", "fork", never("computed % BLOCK_TOKENS")),
         Plant("the blocks of a fork are not counted", "fork", drop_assignment("requests"), seed=60),
         Plant("a fork does not recompute its last token", "fork", keep_operand("prompt_tokens - 1", 0)),

@@ -13,9 +13,11 @@ TABLE = {
     "engine.memory.block_pool:BlockPool": [
         Plant("pledged blocks count as available", "pledge", drop_assignment("_pledged")),
     ],
-    "engine.memory.kv_cache:KVCacheManager": [
-        Plant("a pledge outlives the allocation", "_end_allocation", drop("unpledge")),
+    "engine.memory.step_blocks:StepBlocks": [
+        Plant("a pledge outlives the allocation", "end_allocation", drop("unpledge")),
         Plant("blocks on the release queue leak", "_take_back", drop("release")),
+    ],
+    "engine.memory.kv_cache:KVCacheManager": [
         Plant(
             "cached blocks follow own blocks",
             "allocate_more",
