@@ -292,6 +292,10 @@ def joined_delta(parts: Sequence[TextDelta]) -> TextDelta:
     )
 
 
+NULL_BLOCK = -1
+"""An entry of a block table whose block was released, because no later token attends to it."""
+
+
 class Phase(Enum):
     """The state of a request. Prefill and decode are not phases: compare `computed` with `tokens`."""
 
@@ -319,6 +323,9 @@ class Request:
     `holder` is the number by which the pool knows the blocks that it holds for itself; those of a prompt that it has in
     common with other choices are `shared`. While it `is_allocating`, it has part of its blocks, and `pledged_blocks`
     are kept for it. `hits` is what is known of its prefix in the cache while it waits.
+
+    For models whose KV is in groups (see `engine.memory.window_groups`): `window_tables` are the block tables of the
+    groups after the first, in each of which the first `window_starts` entries are `NULL_BLOCK`.
 
     For models with recurrent layers: `state` is the slot of its state while it runs, which stood for its first
     `state_tokens` tokens when it was admitted. `state_saves`: the positions, in rows in flight, at which its state is
@@ -354,6 +361,8 @@ class Request:
     computed_at_end: int = 0
     block_table: list[int] = field(default_factory=list)
     block_hashes: list[bytes] = field(default_factory=list)
+    window_tables: list[list[int]] = field(default_factory=list)
+    window_starts: list[int] = field(default_factory=list)
     holder: int = 0
     pledged_blocks: int = 0
     is_allocating: bool = False

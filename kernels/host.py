@@ -26,6 +26,8 @@ class StepRows:
     context_lens: int64 [R], tokens of each row's context including this step's, which are its last.
 
     states: of a model with recurrent layers.
+    window_tables: of a model whose KV is in groups, `block_tables` of the groups after the first. Entries that no token
+        of the row attends to are never read.
 
     Blocks that belong to no row may hold anything. If the model `reads_past_context`, slots past a row's context, in
     its last block, must hold finite numbers.
@@ -35,6 +37,7 @@ class StepRows:
     query_lens: Ints
     context_lens: Ints
     states: StateRows | None = None
+    window_tables: tuple[Ints, ...] = ()
 
 
 @dataclass(frozen=True)

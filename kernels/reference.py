@@ -185,22 +185,24 @@ def attend(
     for row, (tokens, context) in enumerate(
         zip(metadata.query_lens.tolist(), metadata.context_lens.tolist(), strict=True)
     ):
-        blocks = metadata.block_tables[row, : math.ceil(context / BLOCK_TOKENS)]
-        kv = kv_layer[blocks].flatten(0, 1)[:context].float()
+        skipped = 0 if window is None else max(0, context - tokens + 1 - window) // BLOCK_TOKENS
+        begin = skipped * BLOCK_TOKENS
+        blocks = metadata.block_tables[row, skipped : math.ceil(context / BLOCK_TOKENS)]
+        kv = kv_layer[blocks].flatten(0, 1)[: context - begin].float()
         keys, values = (kv[:, i].repeat_interleave(group, dim=1) for i in (0, 1))
         rows = slice(first, first + tokens)
         scores = torch.einsum("thd,shd->hts", query[rows].float(), keys) / math.sqrt(query.shape[-1])
         if cap is not None:
             scores = softcap(scores, cap)
         query_at = torch.arange(context - tokens, context, device=query.device)[:, None]
-        key_at = torch.arange(context, device=query.device)[None, :]
+        key_at = torch.arange(begin, context, device=query.device)[None, :]
         hidden = key_at > query_at
         if window is not None:
             hidden |= key_at <= query_at - window
         scores = scores.masked_fill(hidden, -math.inf)
         if sinks is not None:
             scores = torch.cat((scores, sinks[:, None, None].expand(-1, tokens, 1)), dim=-1)
-        weights = scores.softmax(dim=-1)[:, :, :context]
+        weights = scores.softmax(dim=-1)[:, :, : context - begin]
         output[rows] = torch.einsum("hts,shd->thd", weights, values).to(query.dtype)
         first += tokens
     return output

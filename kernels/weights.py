@@ -184,6 +184,7 @@ class ModelShape:
     rotary: those of each layer, if they differ between layers.
     attention_scale, attention_softcap, embedding_scale, residual_scale, activation: as in
         `engine.models.config.ModelConfig`.
+    kv_places: of each layer with KV, its group and its number there, if KV is in groups.
     """
 
     num_heads: int
@@ -199,6 +200,7 @@ class ModelShape:
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     activation: Literal["silu", "gelu_tanh", "clamped_swiglu"] = "silu"
+    kv_places: tuple[tuple[int, int], ...] = ()
 
 
 class Packer(Protocol[V_co, L_co, E]):

@@ -46,7 +46,9 @@ class StepInputs:
         counts, contexts = self.rows.query_lens, self.rows.context_lens
         filled = contexts % BLOCK_TOKENS
         entering = ((filled > 0) & (filled <= counts)).nonzero()[0]
-        blocks: Ints = self.rows.block_tables[entering, contexts[entering] // BLOCK_TOKENS]
+        last = contexts[entering] // BLOCK_TOKENS
+        tables = (self.rows.block_tables, *self.rows.window_tables)
+        blocks: Ints = np.concatenate([of_group[entering, last] for of_group in tables])
         return blocks
 
 
@@ -55,7 +57,8 @@ class _Decoding:
     """Decode rows of the last step: what stays the same while the same requests decode.
 
     `admissions` and `sizes` are the requests' admission counts and block counts, in the plan's order; `order` and the
-    fields after it are in the order of the kernels, which is the same as long as all contexts grow alike. `tables` is
+    fields after it are in the order of the kernels, which is the same as long as all contexts grow alike. `tables` and
+    `window_tables` are those of the first group of KV and of the others. `tables` is
     changed in place and only where a block table changed; the previous step has been computed by then. `rows`: for each
     place in the plan its row here; None, like `order`, where both are the same.
     """
@@ -68,6 +71,7 @@ class _Decoding:
     rows: Ints | None
     slots: Ints
     tables: Ints
+    window_tables: tuple[Ints, ...]
     ones: Ints
     ends: Ints
     draws: list[Draw]
@@ -91,7 +95,8 @@ class RowPlacer:
         if counts.count(1) == len(counts) and False not in samples:
             last, contexts, token_ids = self._decoding(plan.rows, requests, starts)
             tables, ends = last.tables, last.ends
-            return StepInputs(last.places, token_ids, None, ends, StepRows(tables, last.ones, contexts), last.draws)
+            rows = StepRows(tables, last.ones, contexts, window_tables=last.window_tables)
+            return StepInputs(last.places, token_ids, None, ends, rows, last.draws)
         return self._place_mixed(plan.rows)
 
     def _place_mixed(self, planned: Sequence[ScheduledRow]) -> StepInputs:
@@ -126,7 +131,7 @@ class RowPlacer:
             np.append(token_ids, _token_ids(others)),
             None if (wanted == counts).all() else _last_of_rows(counts, wanted),
             wanted.cumsum() - 1,
-            StepRows(tables, counts, contexts),
+            StepRows(tables, counts, contexts, window_tables=self._slots.window_tables_of(slots, contexts)),
             draws,
         )
 
@@ -165,6 +170,7 @@ class RowPlacer:
                 self._slots.update(planned[place])
                 changed.append((place, before, size))
         last.sizes = sizes
+        last.window_tables = self._window_tables_of(last.slots, last.order, sizes)
         if max(size for _, _, size in changed) > last.tables.shape[1]:
             last.tables = self._tables_of(last.slots, last.order, sizes)
             return
@@ -176,6 +182,12 @@ class RowPlacer:
         """Block tables with spare columns. `slots` are in the order of the kernels, `sizes` in that of the plan."""
         in_order = np.array(sizes) if order is None else np.array(sizes)[order]
         return self._slots.tables_of(slots, in_order * BLOCK_TOKENS, _SPARE_BLOCKS)
+
+    def _window_tables_of(self, slots: Ints, order: Ints | None, sizes: list[int]) -> tuple[Ints, ...]:
+        if not self._slots.window_tables:
+            return ()
+        in_order = np.array(sizes) if order is None else np.array(sizes)[order]
+        return self._slots.window_tables_of(slots, in_order * BLOCK_TOKENS)
 
     def _begin(
         self,
@@ -193,12 +205,12 @@ class RowPlacer:
         slots = slots[order]
         draws = [Draw(requests[place]) for place in places]
         ones = np.ones(len(requests), dtype=np.int64)
-        tables = self._tables_of(slots, order, sizes)
+        tables, further = self._tables_of(slots, order, sizes), self._window_tables_of(slots, order, sizes)
         ends = np.arange(len(requests))
         if places == list(range(len(places))):
-            return _Decoding(requests, admissions, sizes, None, None, None, slots, tables, ones, ends, draws)
+            return _Decoding(requests, admissions, sizes, None, None, None, slots, tables, further, ones, ends, draws)
         rows: Ints = np.argsort(order)
-        return _Decoding(requests, admissions, sizes, order, places, rows, slots, tables, ones, ends, draws)
+        return _Decoding(requests, admissions, sizes, order, places, rows, slots, tables, further, ones, ends, draws)
 
 
 def _token_ids(rows: Sequence[ScheduledRow]) -> Ints:

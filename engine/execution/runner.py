@@ -45,14 +45,21 @@ class ModelRunner:
     """A model, its KV memory and a slot for each running request."""
 
     def __init__(
-        self, model: HostModel, *, num_blocks: int, num_slots: int, max_model_len: int, num_states: int = 0
+        self,
+        model: HostModel,
+        *,
+        num_blocks: int,
+        num_slots: int,
+        max_model_len: int,
+        num_states: int = 0,
+        groups: int = 1,
     ) -> None:
-        """`num_states`: state slots of a model with recurrent layers."""
+        """`num_states`: state slots of a model with recurrent layers. `groups`: of the model's KV."""
         self._model = model
         self._ops = model.ops
         self._kv = model.allocate_kv(num_blocks)
         self._states = StepStateRows(model.allocate_states(num_states)) if num_states else None
-        self._slots = SlotTable(num_slots, max_model_len, model.config.vocab_size)
+        self._slots = SlotTable(num_slots, max_model_len, model.config.vocab_size, groups)
         self._placer = RowPlacer(self._slots, model.config.windows[-1])
         self._sampler = Sampler(model.ops, self._slots, model.config.vocab_size)
         self._num_slots = num_slots

@@ -38,17 +38,20 @@ class Slot:
 class SlotTable:
     """The slots of one model.
 
-    tables: int64 [slots, blocks of the longest sequence], block tables.
+    tables: int64 [slots, blocks of the longest sequence], block tables. window_tables: the same of each group of KV
+        after the first; entries of released blocks are arbitrary blocks.
     inverse_temperature, noise_scale, top_p, min_p: float32 [slots]; top_k: int64 [slots].
     repetition_penalty, presence_penalty, frequency_penalty: float32 [slots]. seen: token counts for penalties.
     """
 
-    def __init__(self, num_slots: int, max_model_len: int, vocab_size: int) -> None:
+    def __init__(self, num_slots: int, max_model_len: int, vocab_size: int, groups: int = 1) -> None:
+        """`groups`: of the model's KV."""
         self._vocab_size = vocab_size
         self._slots = [Slot() for _ in range(num_slots)]
         self.seen = SeenTokens(num_slots, max_model_len, vocab_size)
         max_blocks = (max_model_len + BLOCK_TOKENS - 1) // BLOCK_TOKENS
         self.tables: Ints = np.zeros((num_slots, max_blocks), dtype=np.int64)
+        self.window_tables: list[Ints] = [np.zeros_like(self.tables) for _ in range(groups - 1)]
         self.inverse_temperature: Floats = np.ones(num_slots, dtype=np.float32)
         self.noise_scale: Floats = np.zeros(num_slots, dtype=np.float32)
         self.top_k: Ints = np.full(num_slots, vocab_size, dtype=np.int64)
@@ -80,24 +83,12 @@ class SlotTable:
                     self._count(slot_of(request), request)
 
     def tables_of(self, slots: Ints, contexts: Ints, spare: int = 0) -> Ints:
-        """Block tables int64 [R, B] of slots int64 [R], valid up to each context int64 [R] and arbitrary past it. B is
-        the blocks of the longest context plus up to `spare` columns.
+        """Block tables in the first group of KV: see `_tables_of`."""
+        return _tables_of(self.tables, slots, contexts, spare)
 
-        Copies O(blocks of all contexts) rather than O(R * B): one long table does not widen the copies of short ones.
-        """
-        sizes = -(-contexts // BLOCK_TOKENS)
-        longest = int(sizes.max())
-        width = min(longest + spare, self.tables.shape[1])
-        together = min(2 * -(-int(sizes.sum()) // len(sizes)), width)
-        tables: Ints
-        if together == width:
-            tables = self.tables[slots, :width]
-            return tables
-        tables = np.empty((len(slots), width), dtype=np.int64)
-        tables[:, :together] = self.tables[slots, :together]
-        for row in (sizes > together).nonzero()[0].tolist():
-            tables[row, together : sizes[row]] = self.tables[slots[row], together : sizes[row]]
-        return tables
+    def window_tables_of(self, slots: Ints, contexts: Ints) -> tuple[Ints, ...]:
+        """The same in each further group."""
+        return tuple(_tables_of(tables, slots, contexts) for tables in self.window_tables)
 
     def biases(self, slot: int) -> tuple[Ints, Floats]:
         """Token ids int64 [E] and their logit biases float32 [E]. The slot's request must have some."""
@@ -128,6 +119,29 @@ class SlotTable:
         if slot.blocks[first:] != tail:
             self.tables[index, first : len(table)] = tail
             slot.blocks[first:] = tail
+        for known, further in zip(self.window_tables, row.request.window_tables, strict=True):
+            known[index, first : len(table)] = np.maximum(further[first:], 0)
+
+
+def _tables_of(tables: Ints, slots: Ints, contexts: Ints, spare: int = 0) -> Ints:
+    """Block tables int64 [R, B] of slots int64 [R], valid up to each context int64 [R] and arbitrary past it. B is
+    the blocks of the longest context plus up to `spare` columns.
+
+    Copies O(blocks of all contexts) rather than O(R * B): one long table does not widen the copies of short ones.
+    """
+    sizes = -(-contexts // BLOCK_TOKENS)
+    longest = int(sizes.max())
+    width = min(longest + spare, tables.shape[1])
+    together = min(2 * -(-int(sizes.sum()) // len(sizes)), width)
+    rows: Ints
+    if together == width:
+        rows = tables[slots, :width]
+        return rows
+    rows = np.empty((len(slots), width), dtype=np.int64)
+    rows[:, :together] = tables[slots, :together]
+    for row in (sizes > together).nonzero()[0].tolist():
+        rows[row, together : sizes[row]] = tables[slots[row], together : sizes[row]]
+    return rows
 
 
 def inverse_temperature(params: SamplingParams) -> float:

@@ -154,6 +154,10 @@ class BlockPool:
         count = self.changes_total - total
         return list(islice(reversed(self._changes), count)) if count <= len(self._changes) else None
 
+    def is_cached(self, block_hash: bytes) -> bool:
+        """Whether `match` finds the block of this hash."""
+        return block_hash in self._block_of
+
     def match(self, hashes: Sequence[bytes]) -> list[int]:
         """The cached blocks of the leading hashes, up to the first that is not cached.
 

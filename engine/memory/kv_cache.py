@@ -14,6 +14,7 @@ from engine.memory.sequence_states import SequenceStates
 from engine.memory.shared_prompt import SharedPrompt
 from engine.memory.step_blocks import BLOCKS_A_STEP, StepBlocks
 from engine.memory.table_checks import check_holders, check_table
+from engine.memory.window_groups import WindowGroups, held_blocks
 from engine.request import Request, ServiceClass
 
 FORKED_FOR_ONE = 6
@@ -77,10 +78,16 @@ class KVCacheManager:
         prefix_cache: bool = True,
         blocks_a_step: int = BLOCKS_A_STEP,
         states: SequenceStates | None = None,
+        windows: Sequence[int | None] = (),
     ) -> None:
-        """`states`: of a model with recurrent layers."""
+        """`states`: of a model with recurrent layers. `windows`: of a model whose KV is in groups, the windows of those
+        after the first."""
+        assert states is None or not windows, "recurrent states and KV in groups"
         self._pool = pool
         self.states = states
+        self._windows = WindowGroups(pool, windows) if windows else None
+        self.groups = 1 + len(windows)
+        """Blocks that hold the KV of 16 tokens, before windows pass them."""
         if states is not None:
             pool.on_drop = states.pool.evict
         self._prefix_cache = prefix_cache
@@ -106,7 +113,7 @@ class KVCacheManager:
 
     def capacity_tokens(self, rank: int = 0) -> int:
         """The longest sequence whose KV fits the blocks that are not reserved for the classes above."""
-        return (self._pool.num_blocks - self._pool.reservation.reserved_above(rank)) * BLOCK_TOKENS
+        return (self._pool.num_blocks - self._pool.reservation.reserved_above(rank)) // self.groups * BLOCK_TOKENS
 
     def available_blocks(self, rank: int) -> int:
         """Blocks that the class may still take. Can be negative."""
@@ -134,6 +141,12 @@ class KVCacheManager:
         return self._step.returning_blocks
 
     @property
+    def forks(self) -> bool:
+        """Whether a choice can begin on its parent's blocks. A recurrent state does not go back to the prompt, and a
+        window may have passed its end: such choices begin with prefix hits."""
+        return self.states is None and self._windows is None
+
+    @property
     def saves_states(self) -> bool:
         """Whether states are saved for reuse."""
         return self._prefix_cache
@@ -156,6 +169,7 @@ class KVCacheManager:
 
         The prefix excludes the last token, whose logits the next token is sampled from. A request that needs a result
         for every position of its prompt has no hits. With recurrent states, a state is saved at the end of the prefix.
+        With KV in groups, each group has the blocks in its window before that end.
         """
         hits = request.hits
         if hits is None:
@@ -165,6 +179,8 @@ class KVCacheManager:
                 hits.refresh(self._pool, request, limit)
             else:
                 self._refresh_to_state(self.states, hits, request, limit)
+            if self._windows is not None:
+                self._windows.narrow(hits, request)
         return hits
 
     def match(self, request: Request) -> list[int]:
@@ -179,7 +195,7 @@ class KVCacheManager:
         if parent is not None:
             return BlockDemand(PrefixHits(), 1)  # the shared blocks are held by its class already
         hits = self.hits(request)
-        return BlockDemand(hits, blocks_for(len(request.tokens)) - len(hits.blocks))
+        return BlockDemand(hits, (blocks_for(len(request.tokens)) - len(hits.blocks)) * self.groups)
 
     def shortage(self, request: Request, demand: BlockDemand, keep_free: int = 0) -> int:
         """Blocks that are missing to meet the demand and leave `keep_free` blocks available to the request's class."""
@@ -188,7 +204,7 @@ class KVCacheManager:
 
     def preemption_gain(self, rank: int, hits: Iterable[PrefixHits]) -> PreemptionGain:
         """Counts the blocks that preempting requests below the rank frees, apart from the blocks of `hits`."""
-        return PreemptionGain(self._pool, [(found.blocks, found.survey) for found in hits if found.blocks], rank)
+        return PreemptionGain(self._pool, [(found.all_blocks, found.survey) for found in hits if found.blocks], rank)
 
     def admit(self, request: Request, demand: BlockDemand) -> None:
         """Give a request without blocks its `demand`: the cached blocks first, then its own.
@@ -201,16 +217,23 @@ class KVCacheManager:
         assert not self.shortage(request, demand), f"there are not enough blocks for {request.id}"
         request.holder = next(self._holders)
         hits, rank = demand.hits, request.rank
-        if len(hits.blocks) + demand.num_new_blocks <= self._step.allocation_budget:
-            self._pool.acquire(hits.blocks, rank, request.holder)
+        if self._windows is not None:
+            self._windows.begin(request, hits)
+        blocks = hits.all_blocks
+        if len(blocks) + demand.num_new_blocks <= self._step.allocation_budget:
+            self._pool.acquire(blocks, rank, request.holder)
             request.block_table += hits.blocks
-            request.block_table += self._pool.allocate(demand.num_new_blocks, rank, request.tenant, request.holder)
-            self._step.spend(len(request.block_table))
+            self._extend(request, self._pool.allocate(demand.num_new_blocks, rank, request.tenant, request.holder))
+            self._step.spend(len(blocks) + demand.num_new_blocks)
             self._begin(request, computed=len(hits.blocks) * BLOCK_TOKENS)
             self._begin_state(request, len(hits.blocks))
             return
-        self._step.begin_allocation(request, demand.num_new_blocks + self._blocks_taken(rank, hits.survey))
-        self._begin(request, computed=0)
+        taken = self._blocks_taken(rank, hits.survey)
+        self._step.begin_allocation(request, demand.num_new_blocks + taken)
+        if self._windows is not None:  # the hits of all groups stand for one another: they are acquired together
+            self._step.redeem(request, blocks, taken, 0)
+            request.block_table += hits.blocks
+        self._begin(request, computed=len(request.block_table) * BLOCK_TOKENS)
         self._begin_state(request, len(hits.blocks))
 
     def allocate_more(self, request: Request) -> bool:
@@ -219,6 +242,8 @@ class KVCacheManager:
         False, with nothing changed, where cached blocks of its demand are gone and no others are available.
         """
         assert request.is_allocating, f"{request.id} has its blocks"
+        if self._windows is not None:
+            return self._allocate_groups(request)
         table, rank, budget = request.block_table, request.rank, max(0, self._step.allocation_budget)
         cached: list[int] = []
         if request.computed == len(table) * BLOCK_TOKENS:  # otherwise it already has blocks behind its hits
@@ -245,7 +270,7 @@ class KVCacheManager:
         shared; the block of that token is copied (copy on write). The caller has checked that there is no `shortage`.
         """
         prompt_tokens = child.prompt_tokens
-        assert self.states is None, "a state does not go back to the prompt: choices begin at saved states"
+        assert self.forks, "choices begin with prefix hits"
         assert not child.block_table, f"{child.id} is admitted twice"
         assert parent.computed >= prompt_tokens, f"{parent.id} has not computed the prompt of {child.id}"
         assert len(child.tokens) == prompt_tokens, f"{child.id} has tokens of its own already"
@@ -270,7 +295,7 @@ class KVCacheManager:
 
     def blocks_needed(self, request: Request, tokens: int) -> int:
         """Free blocks that it takes to hold the KV of the request's first `tokens` tokens."""
-        return max(0, blocks_for(tokens) - len(request.block_table))
+        return max(0, blocks_for(tokens) - len(request.block_table)) * self.groups
 
     def grow(self, request: Request, tokens: int) -> bool:
         """Allocate blocks for the KV of the request's first `tokens` tokens. False, with nothing changed: not enough
@@ -278,21 +303,27 @@ class KVCacheManager:
         needed = self.blocks_needed(request, tokens)
         if needed > self._pool.available_blocks(request.rank):
             return False
-        request.block_table += self._pool.allocate(needed, request.rank, request.tenant, request.holder)
+        self._extend(request, self._pool.allocate(needed, request.rank, request.tenant, request.holder))
         return True
 
     def commit(self, request: Request, tokens: int) -> None:
-        """Record that the KV of the next `tokens` tokens is computed, finite and final, and publish filled blocks."""
+        """Record that the KV of the next `tokens` tokens is computed, finite and final. Publish the blocks that they
+        fill, and release those that windows have passed."""
         first = request.computed // BLOCK_TOKENS
         request.computed += tokens
         full = request.computed // BLOCK_TOKENS
-        if full == first or not self._prefix_cache:
+        if full == first:
             return
-        extend_hashes(request, full)
-        for index in range(first, full):
-            self._pool.publish(request.block_table[index], request.block_hashes[index])
-        if request.state_saves and self.states is not None:
-            self.states.publish(request)
+        if self._prefix_cache:
+            extend_hashes(request, full)
+            for index in range(first, full):
+                self._pool.publish(request.block_table[index], request.block_hashes[index])
+            if request.state_saves and self.states is not None:
+                self.states.publish(request)
+        if self._windows is not None:
+            if self._prefix_cache:
+                self._windows.publish(request, first, full)
+            self._windows.release_passed(request)
 
     def trim(self, request: Request) -> None:
         """Release the blocks past the request's tokens, which were allocated for drafts that were rejected, and what
@@ -300,6 +331,9 @@ class KVCacheManager:
         if request.state_saves and self.states is not None:
             self.states.trim(request)
         kept = blocks_for(len(request.tokens))
+        if self._windows is not None:
+            self._pool.release(self._windows.cut(request, kept), request.rank, request.holder)
+            return
         self._pool.release(reversed(request.block_table[kept:]), request.rank, request.holder)
         del request.block_table[kept:]
 
@@ -309,12 +343,14 @@ class KVCacheManager:
         They are free at once or, beyond the step's budget, in one of the next steps.
         """
         if forget:
-            self._pool.forget(request.block_table)
+            self._pool.forget(held_blocks(request))
         if request.is_allocating:
             self._step.end_allocation(request)
         if self.states is not None:
             self.states.end(request)
         shared, own = request.shared, request.block_table
+        if self._windows is not None:
+            own = self._windows.end(request)
         if shared is not None:
             own = own[len(shared.blocks) :]
             request.shared = None
@@ -342,9 +378,11 @@ class KVCacheManager:
                 assert len(sharing) == request.shared.requests, "those that share a prompt are miscounted"
             if request.block_table:
                 assert request.holder not in held, f"{request.id} has the number of another"
-                held[request.holder] = request.block_table[shared:]
+                held[request.holder] = held_blocks(request)[shared:]
         check_holders(self._pool, held)
         self._step.check(requests)
+        if self._windows is not None:
+            self._windows.check(requests)
         if self.states is not None:
             self.states.check(requests)
             cached = self._pool.match(list(self.states.pool.hashes))
@@ -358,6 +396,22 @@ class KVCacheManager:
             if len(hits.blocks) == end:
                 return
             limit = len(hits.blocks)
+
+    def _extend(self, request: Request, blocks: list[int]) -> None:
+        if self._windows is None:
+            request.block_table += blocks
+        else:
+            self._windows.extend(request, blocks)
+
+    def _allocate_groups(self, request: Request) -> bool:
+        """Allocate the next part of the blocks of all groups, at least one for each."""
+        budget, table = self._step.allocation_budget, request.block_table
+        if budget > 0:
+            each = min(blocks_for(len(request.tokens)) - len(table), max(1, budget // self.groups))
+            self._extend(request, self._step.redeem(request, [], 0, each * self.groups))
+        if len(table) == blocks_for(len(request.tokens)):
+            self._step.end_allocation(request)
+        return True
 
     def _begin_state(self, request: Request, blocks: int) -> None:
         if self.states is not None:

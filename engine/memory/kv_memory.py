@@ -89,20 +89,27 @@ class StateSlots:
 @dataclass(frozen=True, slots=True)
 class KVPool:
     """A model's KV memory in blocks. `block_bytes` and `spare_bytes` include the draft model's memory. `states`: of a
-    model with recurrent layers, whose memory is part of the same budget."""
+    model with recurrent layers, whose memory is part of the same budget. `groups`: blocks that hold the KV of 16
+    tokens, before windows pass them."""
 
     num_blocks: int
     block_bytes: int
     budget: KVBudget
     spare_bytes: int = 0
     states: StateSlots | None = None
+    groups: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of KV in all layers."""
+        return self.num_blocks // self.groups * BLOCK_TOKENS
 
     def __str__(self) -> str:
         held = self.num_blocks * self.block_bytes + self.spare_bytes
         if self.states is None:
-            return f"{self.num_blocks * BLOCK_TOKENS} tokens in {_gib(held)} ({self.budget.reason})"
+            return f"{self.tokens} tokens in {_gib(held)} ({self.budget.reason})"
         return (
-            f"{self.num_blocks * BLOCK_TOKENS} tokens and {self.states.num_slots} states, for "
+            f"{self.tokens} tokens and {self.states.num_slots} states, for "
             f"{self.states.max_running} sequences at once, in {_gib(held + self.states.bytes)} ({self.budget.reason})"
         )
 
@@ -133,28 +140,29 @@ def size_pool(
     window: int,
     draft_block_bytes: int = 0,
     states: StateSlots | None = None,
+    groups: int = 1,
 ) -> KVPool:
     """The blocks that a budget holds, at most a full window of `window` tokens for each of `slots` slots.
 
     A draft model has as many blocks of `draft_block_bytes`, and a spare one for each slot. `states` are taken from the
-    same budget.
+    same budget. `groups`: blocks that hold the KV of 16 tokens.
 
     Raises:
-        InsufficientMemory: less than two blocks.
+        InsufficientMemory: less than two blocks of each group.
     """
-    useful = slots * -(-window // BLOCK_TOKENS)
+    useful = slots * -(-window // BLOCK_TOKENS) * groups
     block_bytes += draft_block_bytes
     spare_bytes = slots * draft_block_bytes
     taken_bytes = spare_bytes + (0 if states is None else states.bytes)
     num_blocks = min(max(0, budget.kv_bytes - taken_bytes) // block_bytes, useful)
-    if num_blocks < 2:
+    if num_blocks < 2 * groups:
         drafting = f" and {spare_bytes} for drafts" if spare_bytes else ""
         drafting += f" and {states.bytes} for {states.num_slots} states" if states is not None else ""
         raise InsufficientMemory(
             f"{budget.kv_bytes} bytes of KV memory ({budget.reason}) hold {num_blocks} blocks of {block_bytes} bytes "
-            f"({BLOCK_TOKENS} tokens each){drafting}; at least 2 are needed"
+            f"({BLOCK_TOKENS} tokens each){drafting}; at least {2 * groups} are needed"
         )
-    return KVPool(num_blocks, block_bytes, budget, spare_bytes, states)
+    return KVPool(num_blocks, block_bytes, budget, spare_bytes, states, groups)
 
 
 def _gib(count: int) -> str:

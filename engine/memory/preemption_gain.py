@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from engine.memory.block_pool import BlockPool, Survey
 from engine.memory.shared_prompt import SharedPrompt
+from engine.memory.window_groups import held_blocks
 from engine.request import Request
 
 
@@ -51,7 +52,7 @@ class PreemptionGain:
     def add(self, request: Request) -> None:
         """Add a request to the set."""
         shared = request.shared
-        own = request.block_table if shared is None else request.block_table[len(shared.blocks) :]
+        own = held_blocks(request) if shared is None else request.block_table[len(shared.blocks) :]
         self._counted += request.pledged_blocks
         self._add(own, request.holder)
         if shared is not None:

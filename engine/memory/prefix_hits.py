@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from engine.memory.block_pool import BlockPool, Survey
 from engine.memory.request_hashes import extend_hashes
@@ -16,17 +17,24 @@ class PrefixHits:
     """The cached blocks of a request's prefix. They are not pinned: `refresh` before use.
 
     A refresh costs the number of changes in the pool, not the number of blocks, as a blocked request is tried again in
-    every step. `survey`: the blocks' reference counts, summarised.
+    every step. `survey`: the reference counts of `all_blocks`, summarised. `windows`: of a model whose KV is in groups,
+    for each group after the first, the cached blocks that the token after the prefix attends to.
     """
 
     blocks: list[int] = field(default_factory=list)
     survey: Survey = field(default_factory=Survey)
+    windows: list[list[int]] = field(default_factory=list)
     state_blocks: int = 0
     """Of a model with recurrent states: leading blocks at whose end a state is saved, as of `states_seen`: the changes
     of the saved states, and the limit on blocks."""
     states_seen: tuple[int, int] | None = None
     _members: frozenset[int] | None = None
     _seen: int = -1
+
+    @property
+    def all_blocks(self) -> list[int]:
+        """The cached blocks of all groups."""
+        return [*self.blocks, *chain.from_iterable(self.windows)] if self.windows else self.blocks
 
     def refresh(self, pool: BlockPool, request: Request, limit: int) -> None:
         """Find the cached blocks among the request's first `limit` blocks."""
@@ -43,6 +51,13 @@ class PrefixHits:
         self._seen = pool.changes_total
         self.survey = pool.survey(self.blocks)
 
+    def narrow(self, pool: BlockPool, count: int, windows: list[list[int]]) -> None:
+        """Reduce the prefix to its first `count` blocks, with these blocks of further groups."""
+        if count < len(self.blocks):
+            self.blocks, self._members = self.blocks[:count], None
+        self.windows = windows
+        self.survey = pool.survey(self.all_blocks)
+
     def update_survey(self, pool: BlockPool, request: Request) -> None:
         """Update `survey` after other requests' blocks were released. The blocks must still be cached."""
         if self._seen == pool.changes_total:
@@ -50,7 +65,7 @@ class PrefixHits:
         hashes = request.block_hashes[: len(self.blocks)]
         assert list(map(pool.hash_of, self.blocks)) == hashes, f"the hits of {request.id} are stale"
         self._seen = pool.changes_total
-        self.survey = pool.survey(self.blocks)
+        self.survey = pool.survey(self.all_blocks)
 
     def _has_changed(self, pool: BlockPool) -> bool:
         """Whether one of the blocks was acquired, released or evicted since the last refresh."""

@@ -11,6 +11,7 @@ from engine.config import Quantize
 from engine.models.config import LATENT_EPS, LatentConfig, ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import kept_matrices
 from engine.models.host_model import HostModel
+from engine.models.kv_groups import KVGroups, one_group
 from engine.models.layout import (
     EMBEDDING,
     FINAL_NORM,
@@ -61,10 +62,12 @@ def load_model(
     max_positions: int,
     progress: Progress | None = None,
     quantize: Quantize = "none",
+    groups: KVGroups | None = None,
 ) -> "NativeModel | Transformer":
     """Read the weights in the dtype of `ops` and build a model for positions below `max_positions`.
 
     Matrices in a block format that the backend computes with are kept in it; others are converted as `quantize` says.
+    `groups`: of the layers' KV; None for one.
 
     Raises:
         UnsupportedCheckpoint: a tensor is missing, the model's matrices cannot be quantised on this machine, or the
@@ -72,8 +75,9 @@ def load_model(
     """
     config = source.config
     rope = layer_ropes(config, max_positions)
+    groups = groups or one_group(config.kv_layers)
     if isinstance(ops, NativeOps):
-        return NativeModel(config, _packed(source, ops, ops.dtype, progress, quantize), rope, ops)
+        return NativeModel(config, _packed(source, ops, ops.dtype, progress, quantize), rope, ops, groups)
     if ops.on_gpu:
         _check_gpu(config)
     # Only here: where the native library computes, nothing needs torch.
@@ -84,7 +88,7 @@ def load_model(
 
     with torch.inference_mode():
         weights = _packed(source, ops, numpy_dtype(ops.dtype), progress, quantize)
-        return Transformer(config, weights, rope, ops)
+        return Transformer(config, weights, rope, ops, groups)
 
 
 def _check_gpu(config: ModelConfig) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel, allocate_states
+from engine.models.kv_groups import KVGroups
 from engine.models.rope import RopeTable
 from kernels.arrays import Array, Floats, Ints
 from kernels.cpu.native.forward import NativeWeights
@@ -21,10 +22,13 @@ class NativeModel:
 
     reads_past_context = False
 
-    def __init__(self, config: ModelConfig, weights: NativeWeights, ropes: Sequence[RopeTable], ops: NativeOps) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: NativeWeights, ropes: Sequence[RopeTable], ops: NativeOps, groups: KVGroups
+    ) -> None:
         self.config = config
         self.ops = ops
         self._weights = weights
+        self._groups = groups
         self._shape = ModelShape(
             num_heads=config.num_heads,
             num_kv_heads=config.num_kv_heads,
@@ -39,6 +43,7 @@ class NativeModel:
             embedding_scale=config.embedding_scale,
             residual_scale=config.residual_scale,
             activation=config.activation,
+            kv_places=groups.places if len(groups.windows) > 1 else (),
         )
         self._forward = ops.forward_pass(self._shape, weights)
 
@@ -49,7 +54,7 @@ class NativeModel:
 
     def allocate_kv(self, num_blocks: int) -> Array:
         config = self.config
-        return self.ops.allocate_kv(config.kv_layers, num_blocks, config.num_kv_heads, config.head_dim)
+        return self.ops.allocate_kv(self._groups.layers, num_blocks, config.num_kv_heads, config.head_dim)
 
     def allocate_states(self, num_slots: int) -> Floats:
         return allocate_states(self.config, self.ops, num_slots)

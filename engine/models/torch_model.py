@@ -47,9 +47,13 @@ class TorchModel:
 
     @torch.inference_mode()
     def forward(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
-        metadata = AttentionMetadata(tensor_of(rows.block_tables), rows.query_lens, rows.context_lens)
-        plan = self._transformer.ops.plan_attention(metadata)
-        hidden = self._transformer.forward(tensor_of(token_ids), plan, tensor_of(kv), rows)
+        plan, *window_plans = (
+            self._transformer.ops.plan_attention(
+                AttentionMetadata(tensor_of(tables), rows.query_lens, rows.context_lens)
+            )
+            for tables in (rows.block_tables, *rows.window_tables)
+        )
+        hidden = self._transformer.forward(tensor_of(token_ids), plan, tensor_of(kv), rows, window_plans)
         return array_of(hidden if wanted is None else hidden[tensor_of(wanted)])
 
     @torch.inference_mode()

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 from engine.models.config import ModelConfig
 from engine.models.delta_net import DeltaNet
 from engine.models.feed_forward import FeedForward
+from engine.models.kv_groups import KVGroups
 from engine.models.rope import RopeTable
 from kernels import ops as ops_types
 from kernels.arrays import Ints
@@ -47,8 +48,11 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 class Transformer:
     """A loaded model on one device."""
 
-    def __init__(self, config: ModelConfig, weights: ModelWeights, ropes: Sequence[RopeTable], ops: Ops) -> None:
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, ropes: Sequence[RopeTable], ops: Ops, groups: KVGroups
+    ) -> None:
         """`ropes`: of each layer, the same object where the factors are the same."""
+        self._groups = groups
         self.config = config
         self.ops = ops
         self._weights = weights
@@ -57,7 +61,7 @@ class Transformer:
         self._rope_of_layer = [id(table) for table in ropes]
         self._feed_forward = FeedForward(config, ops)
         attending = [index for index in range(config.num_layers) if not config.is_linear(index)]
-        self._kv_places = {index: place for place, index in enumerate(attending)}
+        self._kv_places = dict(zip(attending, groups.places, strict=True))
         self._deltas = {
             index: DeltaNet(layer.delta, index - sum(other < index for other in attending), config.rms_norm_eps)
             for index, layer in enumerate(weights.layers)
@@ -73,7 +77,7 @@ class Transformer:
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv`."""
         config = self.config
-        return self.ops.allocate_kv(config.kv_layers, num_blocks, config.num_kv_heads, config.head_dim)
+        return self.ops.allocate_kv(self._groups.layers, num_blocks, config.num_kv_heads, config.head_dim)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Embedding rows [T, H] of tokens int64 [T], in the compute dtype."""
@@ -86,13 +90,21 @@ class Transformer:
         head = theirs.head if self.config.tie_embeddings else self._weights.head
         self._weights = replace(self._weights, embedding=theirs.embedding, head=head)
 
-    def forward(self, token_ids: Tensor, plan: AttentionPlan, kv: Tensor, rows: StepRows | None = None) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        plan: AttentionPlan,
+        kv: Tensor,
+        rows: StepRows | None = None,
+        window_plans: Sequence[AttentionPlan] = (),
+    ) -> Tensor:
         """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots past a
         row's context, in its last block, must hold finite numbers.
 
         `plan`: made by `ops.plan_attention` from the step's metadata. `rows`: with the states of a model that has some.
+        `window_plans`: of a model whose KV is in groups, of the groups after the first.
         """
-        config, layers = self.config, self._weights.layers
+        config, layers, plans = self.config, self._weights.layers, (plan, *window_plans)
         ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
         residual = scaled(self._weights.embedding(token_ids), config.embedding_scale)
         norm = layers[0].attention_norm
@@ -101,8 +113,8 @@ class Transformer:
             if index in self._deltas:
                 attended = self._recurrence(index, layer, normed, rows)
             else:
-                rope, place = ropes[self._rope_of_layer[index]], self._kv_places[index]
-                attended = self._attention(layer, normed, rope, kv[place], plan, config.windows[index])
+                rope, (group, place) = ropes[self._rope_of_layer[index]], self._kv_places[index]
+                attended = self._attention(layer, normed, rope, kv[place], plans[group], config.windows[index])
             normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
             expanded = self._feed_forward(layer.mlp, normed, plan)
             last = index + 1 == len(layers)

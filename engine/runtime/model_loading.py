@@ -30,6 +30,7 @@ from engine.memory.state_pool import StatePool
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import weight_memory
 from engine.models.host_model import HostModel, state_bytes
+from engine.models.kv_groups import KVGroups, group_layers, one_group
 from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
 from engine.request import Request, SamplingParams
@@ -135,14 +136,17 @@ def load(
         draft = None
     if draft is not None:
         draft = _fitting(draft, name, model_config, text, config)
-    host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share)
+    single = ops.on_gpu or draft is not None or name in config.drafts.values() or model_config.linear is not None
+    # A GPU's steps have one block table; a draft model has a block for each of the model that it drafts for.
+    groups = one_group(model_config.kv_layers) if single else group_layers(model_config.windows, window)
+    host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     memory = weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize)
     if memory.notice is not None:
         logger.warning("%s: %s", name, memory.notice)
     if memory.saving is not None:
         logger.info("%s: %s", name, memory.saving)
-    model = load_model(checkpoint, ops, window, report, config.quantize)
+    model = load_model(checkpoint, ops, window, report, config.quantize, groups)
     on_host = None if ops.on_gpu else host_model(model)
     if draft is not None and on_host is not None:
         _share_table(on_host, name, draft, config)
@@ -150,11 +154,11 @@ def load(
     logger.info("%s has KV memory for %s", name, pool)
     if pool.states is not None:
         config = replace(config, scheduler=replace(config.scheduler, max_running=pool.states.max_running))
-    cache = _cache(BlockPool(pool.num_blocks), pool, prefix_cache=config.prefix_cache)
+    cache = _cache(BlockPool(pool.num_blocks), pool, groups, prefix_cache=config.prefix_cache)
     scheduler = Scheduler(config.scheduler, cache, window, longest_step_ns=config.longest_step_ns)
     runner = _runner(on_host, model, pool, config, scheduler.window_tokens)
     proposers = _proposers(pool, config, draft) if runner.takes_drafts else []
-    _warm_up(runner, proposers, pool, config, scheduler)
+    _warm_up(runner, proposers, pool, groups, config, scheduler)
     policy = DepthController(scheduler.cost_model, max_depth=config.draft_depth, below=config.speculate_below)
     speculator = Speculator(proposers, policy) if proposers else None
     stated = (*model_config.eos_token_ids, *text.tokenizer.eos_token_ids, *text.dialect.turn_ends)
@@ -230,6 +234,7 @@ def _host_pool(
     draft: LoadedModel | None,
     ops: "NativeOps | Ops",
     share: float,
+    groups: KVGroups,
 ) -> KVPool:
     """KV memory on the host. Its size is known before the model is loaded."""
     limit = host_budget(_available_bytes(), share)
@@ -240,17 +245,20 @@ def _host_pool(
         slots = states.max_running
     return size_pool(
         budget,
-        _block_bytes(ops, model_config),
+        _block_bytes(ops, model_config, groups.layers),
         slots=slots,
         window=_window(config, model_config),
-        draft_block_bytes=0 if draft is None else _block_bytes(ops, draft.on_host.config),
+        draft_block_bytes=0
+        if draft is None
+        else _block_bytes(ops, draft.on_host.config, draft.on_host.config.kv_layers),
         states=states,
+        groups=len(groups.windows),
     )
 
 
-def _cache(blocks: BlockPool, pool: KVPool, *, prefix_cache: bool) -> KVCacheManager:
+def _cache(blocks: BlockPool, pool: KVPool, groups: KVGroups, *, prefix_cache: bool) -> KVCacheManager:
     states = None if pool.states is None else SequenceStates(StatePool(pool.states.num_slots, pool.states.max_running))
-    return KVCacheManager(blocks, prefix_cache=prefix_cache, states=states)
+    return KVCacheManager(blocks, prefix_cache=prefix_cache, states=states, windows=groups.windows[1:])
 
 
 def _on_gpu(model: "NativeModel | Transformer") -> "Transformer":
@@ -269,12 +277,17 @@ def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KV
         raise InsufficientMemory(f"the GPU has no room for the model's largest steps: {error}") from error
     limit = device_budget(memory, share)
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes, limit)
-    return size_pool(budget, _block_bytes(model.ops, model.config), slots=config.scheduler.max_running, window=window)
+    return size_pool(
+        budget,
+        _block_bytes(model.ops, model.config, model.config.kv_layers),
+        slots=config.scheduler.max_running,
+        window=window,
+    )
 
 
-def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig) -> int:
-    """Bytes of KV in one block: K and V of 16 tokens in every layer with attention, in the backend's format."""
-    return ops.allocate_kv(config.kv_layers, 1, config.num_kv_heads, config.head_dim).nbytes
+def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig, layers: int) -> int:
+    """Bytes of KV in one block: K and V of 16 tokens in `layers` layers, in the backend's format."""
+    return ops.allocate_kv(layers, 1, config.num_kv_heads, config.head_dim).nbytes
 
 
 def _runner(
@@ -284,7 +297,12 @@ def _runner(
     if on_host is not None:
         states = 0 if pool.states is None else pool.states.num_slots
         return ModelRunner(
-            on_host, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window, num_states=states
+            on_host,
+            num_blocks=pool.num_blocks,
+            num_slots=slots,
+            max_model_len=window,
+            num_states=states,
+            groups=pool.groups,
         )
     from engine.execution.device.placement import place
 
@@ -316,7 +334,12 @@ def _available_bytes() -> int:
 
 
 def _warm_up(
-    runner: Executor, proposers: Sequence[Proposer], memory: KVPool, config: EngineConfig, served: Scheduler
+    runner: Executor,
+    proposers: Sequence[Proposer],
+    memory: KVPool,
+    groups: KVGroups,
+    config: EngineConfig,
+    served: Scheduler,
 ) -> None:
     """Run two short requests through schedulers of their own, so that the first client does not pay for lazy
     initialisation.
@@ -325,7 +348,7 @@ def _warm_up(
     """
     pool = BlockPool(memory.num_blocks)
     for cost_model in (StepCostModel(), served.cost_model):
-        cache = _cache(pool, memory, prefix_cache=False)
+        cache = _cache(pool, memory, groups, prefix_cache=False)
         scheduler = Scheduler(config.scheduler, cache, served.window_tokens, cost_model)
         _run_short_request(scheduler, runner, Speculator(proposers, FixedDepth(config.draft_depth)), config)
 

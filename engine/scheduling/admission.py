@@ -25,8 +25,8 @@ from engine.scheduling.request_table import RequestTable
 from engine.scheduling.victims import victims_for_waiting
 
 OVERTAKING_HEADROOM_BLOCKS = 2
-"""Blocks that an overtaking request leaves free beyond its own: one for its next block, and one for a blocked request
-that would have run alone and now does not."""
+"""Blocks of each group that an overtaking request leaves free beyond its own: one for its next block, and one for a
+blocked request that would have run alone and now does not."""
 
 
 class AdmissionRefusal(Enum):
@@ -141,17 +141,18 @@ class Admission:
         if not blocked.slots:
             return headroom
         kept = min(blocked.blocks, max(self._cache.available_blocks(rank), 0))
-        return max(headroom, kept + OVERTAKING_HEADROOM_BLOCKS)
+        return max(headroom, kept + OVERTAKING_HEADROOM_BLOCKS * self._cache.groups)
 
     def _headroom_blocks(self, rank: int) -> int:
         """Blocks to leave free when a request of the rank is admitted, so that none is preempted soon after (thrash).
 
-        A request is admitted with the blocks of all its tokens, so it needs at most one more in the next 16 steps.
-        Headroom is one block for each running request of this class, including the new one, and one for each request
-        above that would outgrow the reserve of its class. The classes below can be preempted. A request that runs
-        alone needs no headroom.
+        A request is admitted with the blocks of all its tokens, so it needs at most one more in the next 16 steps: one
+        in each group of layers. Headroom is that for each running request of this class, including the new one, and for
+        each request above that would outgrow the reserve of its class. The classes below can be preempted. A request
+        that runs alone needs no headroom.
         """
         running = self._requests.running.ranks
-        above = sum(max(0, len(running[other]) - self._cache.unused_reserve(other)) for other in range(rank))
-        others = above + len(running[rank])
-        return others + 1 if others else 0
+        each = self._cache.groups
+        above = sum(max(0, len(running[other]) * each - self._cache.unused_reserve(other)) for other in range(rank))
+        others = above + len(running[rank]) * each
+        return others + each if others else 0

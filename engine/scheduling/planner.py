@@ -242,8 +242,8 @@ class Planner:
     def _admit(self, sketch: _Sketch, request: Request) -> AdmissionRefusal | None:
         """Give a waiting request a slot and blocks. Its victims' classes admit no request in the same step."""
         parent = request.fork_of
-        if parent is not None and (self._cache.states is not None or not _can_fork(parent, request)):
-            parent = None  # a recurrent state does not go back: the choice begins at the state saved in the prompt
+        if parent is not None and not (self._cache.forks and _can_fork(parent, request)):
+            parent = None  # the choice begins with prefix hits
         demand = self._cache.demand(request, parent)
         victims = self._admission.make_room(request, demand, self.steps_total, sketch.blocked)
         if isinstance(victims, AdmissionRefusal):

@@ -257,13 +257,13 @@ class Scheduler:
         capacities = tuple(
             ClassCapacity(
                 max(self._requests.available_slots(rank), 0),
-                max(self._cache.available_blocks(rank), 0),
+                max(self._cache.available_blocks(rank), 0) // self._cache.groups,
                 min(self._planner.mean_prefill_limits[rank], prefill_tokens),
                 sum(self._planner.mean_running[:rank]),
             )
             for rank in self._requests.ranks
         )
-        held_blocks = self._cache.num_blocks - self._cache.free_blocks
+        held_blocks = (self._cache.num_blocks - self._cache.free_blocks) // self._cache.groups
         return QueueSnapshot(tuple(sums.load() for sums in self._requests.loads), capacities, held_blocks)
 
     def stats(self, now_ns: int | None = None) -> SchedulerStats:

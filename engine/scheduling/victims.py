@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from engine.memory.preemption_gain import PreemptionGain
+from engine.memory.window_groups import num_held_blocks
 from engine.request import Request
 from engine.scheduling.order import OrderedQueue
 from engine.scheduling.stopping import ends_in_flight
@@ -56,9 +57,9 @@ def victims_for_waiting(
     for queue in running[newcomer.rank + 1 :]:
         for request in queue:
             if ends_in_flight(request):
-                ending_blocks += len(request.block_table)
+                ending_blocks += num_held_blocks(request)
                 continue
-            freed = gain.of_request(request) if counts_blocks else len(request.block_table)
+            freed = gain.of_request(request) if counts_blocks else num_held_blocks(request)
             immune = is_immune(request, queue)
             candidates.append((immune, -request.rank, -freed, request.computed, -request.arrival, request))
     if len(candidates) < missing_slots:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.memory import BlockPool
+from engine.memory.window_groups import held_blocks
 from engine.request import FinishReason, Phase, Request, ServiceClass, TokenDelta
 from engine.scheduling import RowResult, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.class_activity import ACTIVE_NS
@@ -100,12 +101,16 @@ class Auditor:
         pool: BlockPool,
         in_flight: InFlightAuditor,
         drafts: DraftAuditor | None,
+        *,
+        groups: int,
     ) -> None:
+        """`groups`: blocks that hold the KV of 16 tokens."""
         self._config = config
         self._scheduler = scheduler
         self._pool = pool
         self._in_flight = in_flight
         self._drafts = drafts
+        self._groups = groups
         self._speculates = drafts is not None
         """With drafts, a request may fill several blocks in a step."""
         self._standings: dict[str, Standing] = {}
@@ -156,14 +161,14 @@ class Auditor:
         self._lacking = not self._can_grow([seen.request for seen in self._running if seen.needs_block])
 
     def _can_grow(self, growing: list[Request]) -> bool:
-        """Whether each can take a block in turn, highest class first, without using a reserve above."""
+        """Whether each can take a block of each group in turn, highest class first, without using a reserve above."""
         free = self._pool.free_blocks
         unused = [self._pool.reservation.unused(rank) for rank in range(len(self._classes))]
         for request in sorted(growing, key=order_key):
-            if free - 1 < sum(unused[: request.rank]):
+            if free - self._groups < sum(unused[: request.rank]):
                 return False
-            free -= 1
-            unused[request.rank] = max(0, unused[request.rank] - 1)
+            free -= self._groups
+            unused[request.rank] = max(0, unused[request.rank] - self._groups)
         return True
 
     def after_schedule(self, plan: StepPlan | None, budget_tokens: int, limits: StepLimits, now_ns: int) -> None:
@@ -189,6 +194,9 @@ class Auditor:
         for seen in self._running:
             if seen.request.phase is Phase.RUNNING:
                 self._reach(seen.request, seen.request.computed)
+        for request in self._waiting:
+            if request.phase is Phase.RUNNING and request.is_allocating:
+                self._reach(request, request.computed)
         for seen in victims:
             if seen.is_allocating:
                 self._reach(seen.request, seen.request.high_water_tokens)
@@ -314,7 +322,7 @@ class Auditor:
 
     def before_commit(self, plan: StepPlan) -> None:
         self._counters = self._tenant_counters()
-        self._tables = {row.request.id: row.request.block_table.copy() for row in plan.rows}
+        self._tables = {row.request.id: held_blocks(row.request).copy() for row in plan.rows}
         self._standings = self._in_flight.on_complete(plan)
 
     def _tenant_counters(self) -> dict[tuple[int, str], float]:

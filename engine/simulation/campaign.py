@@ -91,13 +91,21 @@ def run_campaign(
     speculate: bool = False,
     blocks_a_step: int = BLOCKS_A_STEP,
     states: bool = False,
+    windows: bool = False,
 ) -> CampaignReport:
     """Run seeds in order until a limit is reached or one fails. Only whole seeds count.
 
     Seeds after the one that fails or reaches the limit do not count, even if another process has run them already.
     """
     started_s = time.monotonic()
-    make = partial(traffic_from_seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step, states=states)
+    make = partial(
+        traffic_from_seed,
+        ahead=ahead,
+        speculate=speculate,
+        blocks_a_step=blocks_a_step,
+        states=states,
+        windows=windows,
+    )
     outcomes = _in_turn(first_seed, limits, make) if jobs == 1 else _in_parallel(first_seed, limits, jobs, make)
     faults: Counter[str] = Counter()
     patterns: Counter[str] = Counter()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from engine.config import BLOCK_TOKENS
 from engine.errors import OutOfDeviceMemory
-from engine.request import Request, TokenLogprob
+from engine.request import NULL_BLOCK, Request, TokenLogprob
 from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
 
 _MASK = 2**64 - 1
@@ -38,6 +38,12 @@ class _Shortage:
     tokens: int
     steps: int
     at_result: bool
+
+
+def _block_of(table: Sequence[int], position: int) -> int:
+    block = table[position // BLOCK_TOKENS]
+    assert block != NULL_BLOCK, f"the block of position {position} was released"
+    return block
 
 
 _Run = tuple[str, int]
@@ -91,6 +97,9 @@ class FakeExecutor:
     With `num_states` it is a model with recurrent layers: a state slot holds the digest of the prefix that its state
     stands for. A row that does not begin its sequence must find the digest of its own prefix there.
 
+    With `windows` its KV is in groups: in the memory of each further group, a row reads the entries in the group's
+    window only.
+
     With `async_depth=1` a row may end one past its request's tokens, as on a device. That token is the last one sampled
     in the row's slot, and has to be this request's token for that position.
 
@@ -109,6 +118,7 @@ class FakeExecutor:
         *,
         async_depth: int = 0,
         num_states: int = 0,
+        windows: Sequence[int | None] = (),
         is_poisoned: Callable[[ScheduledRow], bool] | None = None,
     ) -> None:
         self.vocab_size = vocab_size
@@ -116,6 +126,7 @@ class FakeExecutor:
         self.takes_drafts = True
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._states = [_UNWRITTEN] * num_states
+        self._windows = (None, *windows)
         self._is_poisoned = is_poisoned or (lambda row: False)
         self._digests: dict[str, _Digests] = {}
         self._drawn: dict[int, _Drawn] = {}
@@ -212,14 +223,22 @@ class FakeExecutor:
         assert end == len(digests), "a row computes past the tokens"
         assert end <= len(request.block_table) * BLOCK_TOKENS, "a row writes past its blocks"
         spoils = self._spoils(row)
-        for position in range(row.start, end):
-            block = request.block_table[position // BLOCK_TOKENS]
-            self._memory[block][position % BLOCK_TOKENS] = _POISON if spoils else digests[position]
+        for group, table in enumerate(self._tables_of(request)):
+            for position in range(row.start, end):
+                entry = _POISON if spoils else digests[position] ^ group
+                self._memory[_block_of(table, position)][position % BLOCK_TOKENS] = entry
         return digests
 
     def _spoil(self, row: ScheduledRow) -> None:
-        for position in range(row.start, row.start + row.tokens):
-            self._memory[row.request.block_table[position // BLOCK_TOKENS]][position % BLOCK_TOKENS] = _POISON
+        for table in self._tables_of(row.request):
+            for position in range(row.start, row.start + row.tokens):
+                self._memory[_block_of(table, position)][position % BLOCK_TOKENS] = _POISON
+
+    def _tables_of(self, request: Request) -> tuple[list[int], ...]:
+        """The block tables of all groups."""
+        tables = (request.block_table, *request.window_tables)
+        assert len(tables) == len(self._windows), f"{request.id} has {len(tables)} block tables"
+        return tables
 
     def _digests_of(self, row: ScheduledRow) -> _Digests:
         """The digests of all prefixes of the tokens known to the device, extended from the previous step's."""
@@ -248,11 +267,16 @@ class FakeExecutor:
     def _verify(self, row: ScheduledRow, digests: list[int]) -> None:
         """Assert that the KV that the row reads through its block table is that of its request's prefix."""
         readable = row.start if self._spoils(row) else row.start + row.tokens
-        for index, block in enumerate(row.request.block_table):
-            expected = digests[index * BLOCK_TOKENS : min((index + 1) * BLOCK_TOKENS, readable)]
-            assert self._memory[block][: len(expected)] == expected, (
-                f"{row.request.id} reads KV that is not its own in block {block}, entry {index} of its table"
-            )
+        for group, (table, window) in enumerate(zip(self._tables_of(row.request), self._windows, strict=True)):
+            first = 0 if window is None else max(0, row.start - window + 1)
+            for index in range(first // BLOCK_TOKENS, len(table)):
+                start = max(first, index * BLOCK_TOKENS)
+                expected = [digest ^ group for digest in digests[start : min((index + 1) * BLOCK_TOKENS, readable)]]
+                found = self._memory[_block_of(table, start)][start % BLOCK_TOKENS :][: len(expected)]
+                assert found == expected, (
+                    f"{row.request.id} reads KV that is not its own in block {table[index]}, entry {index} of its table"
+                    f" {group}"
+                )
 
     def _copy_states(self, plan: StepPlan) -> None:
         for source, target in plan.states.copies if plan.states is not None else ():

@@ -10,6 +10,9 @@ from engine.request import SamplingParams, ServiceClass
 from engine.simulation.faults import draw_faults, draw_pauses, draw_shortages
 from engine.simulation.traffic import CLASS_NAMES, TICK_NS, VOCAB_SIZE, Arrival, Fault, Traffic
 
+_WINDOWS: tuple[tuple[int | None, ...], ...] = ((1,), (4,), (16,), (17,), (40,), (8, 8), (20, 50), (None, 18))
+"""Windows of the groups after the first: within a block, of whole blocks, over several, and none."""
+
 _PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.3, ttft_target_ms=200)
 _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 
@@ -21,11 +24,13 @@ def traffic_from_seed(
     speculate: bool = False,
     blocks_a_step: int = BLOCKS_A_STEP,
     states: bool = False,
+    windows: bool = False,
 ) -> Traffic:
     """Two seeds in three mix everything; the others are one of the patterns. In one of four some clients stop reading.
 
     `ahead`: with an asynchronous device, whose memory can run short. `speculate`: with drafts. `blocks_a_step`: the
     blocks that a step allocates and returns. `states`: of a model with recurrent layers, with few slots or many.
+    `windows`: of a model with layers of limited attention, whose KV is in groups.
     """
     rng = Random(seed)
     traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
@@ -37,7 +42,15 @@ def traffic_from_seed(
     if states:
         slots = traffic.config.max_running + rng.choice((0, 1, 2, 5, 20))
         traffic = replace(traffic, states=slots, state_interval_blocks=rng.choice((1, 2, 3)))
-    return traffic
+    return _with_windows(traffic, Random(f"windows of {seed}")) if windows else traffic
+
+
+def _with_windows(traffic: Traffic, rng: Random) -> Traffic:
+    """The same traffic in as much memory for each group, or a few blocks more. Its own generator: the arrivals are
+    those of the seed without windows."""
+    of_groups = rng.choice(_WINDOWS)
+    num_blocks = traffic.num_blocks * (1 + len(of_groups)) + rng.choice((0, 0, 1, 7))
+    return replace(traffic, windows=of_groups, num_blocks=num_blocks)
 
 
 def _mixture(seed: int, rng: Random) -> Traffic:

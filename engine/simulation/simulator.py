@@ -40,6 +40,7 @@ def simulate(
     speculate: bool = False,
     blocks_a_step: int = BLOCKS_A_STEP,
     states: bool = False,
+    windows: bool = False,
 ) -> SimulationReport:
     """Run the seed's traffic: faults while requests arrive, then none until the last one is done.
 
@@ -48,7 +49,9 @@ def simulate(
             when all requests are done.
     """
     return simulate_traffic(
-        traffic_from_seed(seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step, states=states)
+        traffic_from_seed(
+            seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step, states=states, windows=windows
+        )
     )
 
 
@@ -108,6 +111,7 @@ class _Simulation:
             prefix_cache=traffic.prefix_cache,
             blocks_a_step=traffic.blocks_a_step,
             states=self._states,
+            windows=traffic.windows,
         )
         self._scheduler = Scheduler(
             traffic.config, cache, traffic.max_model_len, longest_step_ns=traffic.longest_step_ns
@@ -119,6 +123,7 @@ class _Simulation:
             VOCAB_SIZE,
             async_depth=traffic.ahead,
             num_states=traffic.states,
+            windows=traffic.windows,
             is_poisoned=self._is_poisoned,
         )
         self._launched: deque[_Launched] = deque()
@@ -136,7 +141,12 @@ class _Simulation:
         self._draft_auditor = DraftAuditor(windows, traffic.config.chunk_tokens) if traffic.speculate else None
         self._in_flight_auditor = InFlightAuditor()
         self._auditor = Auditor(
-            traffic.config, self._scheduler, self._pool, self._in_flight_auditor, self._draft_auditor
+            traffic.config,
+            self._scheduler,
+            self._pool,
+            self._in_flight_auditor,
+            self._draft_auditor,
+            groups=cache.groups,
         )
         self._time_auditor = TimeAuditor(traffic.config, self._scheduler, traffic.longest_step_ns)
         self._now_ns = 0
@@ -230,7 +240,7 @@ class _Simulation:
             + " ".join(
                 f"{row.request.id}[{row.start}+{row.tokens}{'*' if row.samples else ''}{row.drafts or ''}]"
                 f"@{row.request.slot}"
-                f"{row.request.block_table}"
+                f"{row.request.block_table}{row.request.window_tables or ''}"
                 for row in plan.rows
             )
         )
@@ -346,6 +356,7 @@ class _Simulation:
             assert self._scheduler.abort(victim.id, self._now_ns)
             assert not self._scheduler.abort(victim.id)
             assert not victim.block_table, "an aborted request keeps blocks"
+            assert not victim.window_tables, "an aborted request keeps blocks in its windows"
             assert victim.state is None, "an aborted request keeps its state"
             self._aborted[victim.id] = self._transcripts.pop(victim.id)
         elif fault.kind is FaultKind.PAUSE:

@@ -83,7 +83,8 @@ class Traffic:
     `longest_step_ns`: the scheduler's. `ahead`: the executor's `async_depth`. `speculate`: with drafts, right and wrong
     ones. `blocks_a_step`: blocks allocated and returned per step; few make short requests behave like long ones, which
     are allocated and returned in parts. `states`: state slots of a model with recurrent layers, 0 for one without;
-    `state_interval_blocks`: blocks between the states that are saved. `reduced_to`: the indices of the arrivals and
+    `state_interval_blocks`: blocks between the states that are saved. `windows`: of a model whose KV is in groups, the
+    windows of those after the first. `reduced_to`: the indices of the arrivals and
     faults that `only` kept.
     """
 
@@ -101,6 +102,7 @@ class Traffic:
     blocks_a_step: int = BLOCKS_A_STEP
     states: int = 0
     state_interval_blocks: int = 1
+    windows: tuple[int | None, ...] = ()
     token_factor: float = 1.0
     longest_step_ns: int = LONGEST_STEP_NS
     reduced_to: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -110,6 +112,7 @@ class Traffic:
         """The command that replays it."""
         command = f"python -m engine.simulation --seed {self.seed}"
         command += " --ahead" * bool(self.ahead) + " --speculate" * self.speculate + " --states" * bool(self.states)
+        command += " --windows" * bool(self.windows)
         if self.blocks_a_step != BLOCKS_A_STEP:
             command += f" --blocks-a-step {self.blocks_a_step}"
         if self.reduced_to is None:
@@ -121,7 +124,7 @@ class Traffic:
         """The class's window: the model's, or the part of the pool that is not reserved for the classes above."""
         above = [higher for higher in self.config.classes if higher.priority < service_class.priority]
         reserved = sum(int(higher.reserved_fraction * self.num_blocks) for higher in above)
-        return min(self.max_model_len, (self.num_blocks - reserved) * BLOCK_TOKENS)
+        return min(self.max_model_len, (self.num_blocks - reserved) // (1 + len(self.windows)) * BLOCK_TOKENS)
 
     def with_faults(self, more: Sequence[Fault]) -> "Traffic":
         """The same traffic with more faults."""

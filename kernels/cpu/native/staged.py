@@ -33,7 +33,7 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, shape.windows, shape.cos, shape.sin
     )
     switches = ("attention_scale", "attention_softcap", "embedding_scale", "residual_scale", "activation")
-    if shape.rotary or any(getattr(shape, name) != getattr(neutral, name) for name in switches):
+    if shape.rotary or shape.kv_places or any(getattr(shape, name) != getattr(neutral, name) for name in switches):
         return True
     return any(
         not isinstance(layer.mlp, MlpWeights)
@@ -67,8 +67,10 @@ class StagedForward:
         self._rows = abi.Rows()
         self._scratch = aligned_bytes(0)
         attending = [layer.delta is None for layer in weights.layers]
-        self._kv_places = np.cumsum(attending) - 1
-        """By layer: its number among those with KV."""
+        places = [(0, place) for place in range(sum(attending))]
+        numbers = np.cumsum(attending) - 1
+        self._kv_places = [(shape.kv_places or places)[number] for number in numbers]
+        """By layer with KV: its group, and its number there."""
         self._deltas = {
             index: NativeDelta(layer.delta, index - int(np.sum(attending[:index])), shape.norm_eps)
             for index, layer in enumerate(weights.layers)
@@ -119,7 +121,9 @@ class StagedForward:
     ) -> Array:
         """bf16 [T, Hq D], of the tokens `kept` only if stated. Writes the KV of all."""
         qkv = self._project(layer, x)
-        kv_at = address(kv) + int(self._kv_places[index]) * kv.strides[0]
+        group, place = self._kv_places[index]
+        kv_at = address(kv) + place * kv.strides[0]
+        self._point_at(rows.window_tables[group - 1] if group else rows.block_tables)
         heads_at, rows_at = ctypes.addressof(self._heads[index]), ctypes.addressof(self._rows)
         self._library.tp_rotate_and_store(heads_at, rows_at, address(qkv), qkv.shape[1], kv_at)
         if kept is not None:
@@ -137,14 +141,17 @@ class StagedForward:
 
     def _take(self, rows: StepRows, kv: Array) -> list[Array]:
         """Point the structs at a step's rows. Returns the arrays that must live while they are read."""
-        struct, tables = self._rows, rows.block_tables
-        assert tables.shape[1] < 2 or tables.strides[1] == 8, "block tables whose rows are not contiguous"
+        struct = self._rows
         struct.rows, struct.tokens = len(rows.query_lens), int(rows.query_lens.sum())
         struct.query_lens, struct.context_lens = address(rows.query_lens), address(rows.context_lens)
-        struct.block_tables, struct.block_table_stride = address(tables), tables.strides[0] // 8
         for heads in self._heads:
             heads.kv = abi.KV.INT8 if kv.dtype == _INT8 else abi.KV.BF16
-        return [rows.query_lens, rows.context_lens, tables]
+        return [rows.query_lens, rows.context_lens]
+
+    def _point_at(self, tables: Ints) -> None:
+        """Read and write KV by these block tables, which live as long as the step's rows."""
+        assert tables.shape[1] < 2 or tables.strides[1] == 8, "block tables whose rows are not contiguous"
+        self._rows.block_tables, self._rows.block_table_stride = address(tables), tables.strides[0] // 8
 
     def _input(self, residual: Floats, weight: Floats | None) -> Array:
         """The input of a branch, bf16 [T, H]: the residual stream, normed if there is a norm."""

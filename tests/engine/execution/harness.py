@@ -18,6 +18,7 @@ from engine.memory.kv_cache import KVCacheManager
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.state_pool import StatePool, StateUse
 from engine.models.host_model import HostModel
+from engine.models.kv_groups import KVGroups
 from engine.models.loader import host_model, load_model
 from engine.models.transformer import Transformer
 from engine.request import STANDARD, Request, SamplingParams, TokenDelta
@@ -36,10 +37,10 @@ from tests.support.tiny_models import VOCAB_SIZE
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 
 
-def load_tiny(folder: Path, dtype: torch.dtype = torch.float32) -> HostModel:
+def load_tiny(folder: Path, dtype: torch.dtype = torch.float32, groups: KVGroups | None = None) -> HostModel:
     ops = CpuOps(CpuProfile(dtype, threads=2, products="onednn", min_rows=1, probe_us={}))
     checkpoint = open_checkpoint(folder)
-    return host_model(load_model(checkpoint, ops, checkpoint.config.max_position))
+    return host_model(load_model(checkpoint, ops, checkpoint.config.max_position, groups=groups))
 
 
 @dataclass
@@ -78,21 +79,25 @@ class Harness:
         saved_states: int = 40,
         make_runner: MakeRunner = ModelRunner,
         speculator: Speculator | None = None,
+        windows: tuple[int | None, ...] = (),
     ) -> None:
+        """`windows`: those of the groups of the model's KV after the first."""
         self.speculator = speculator
         config = SchedulerConfig(max_running=max_running, step_tokens=step_tokens, chunk_tokens=chunk_tokens)
         self.pool = BlockPool(num_blocks)
         self.states = None if model.config.linear is None else StatePool(max_running + saved_states, max_running)
         states = None if self.states is None else SequenceStates(self.states, interval_blocks=2)
-        cache = KVCacheManager(self.pool, prefix_cache=prefix_cache, states=states)
+        cache = KVCacheManager(self.pool, prefix_cache=prefix_cache, states=states, windows=windows)
         self.scheduler = Scheduler(config, cache, model.config.max_position)
         num_states = {} if self.states is None else {"num_states": self.states.num_slots}
+        groups = {"groups": cache.groups} if windows else {}
         self.runner = make_runner(
             model,
             num_blocks=num_blocks,
             num_slots=max_running,
             max_model_len=self.scheduler.window_tokens,
             **num_states,
+            **groups,
         )
         if poison:
             fill_with_nan(self.runner._kv)  # what no request has written must never reach a result

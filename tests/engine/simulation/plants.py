@@ -77,7 +77,7 @@ TABLE = {
         Plant("preemption frees too few blocks", "reaches", always("self._counted >= blocks"), seed=450),
     ],
     "engine.scheduling.admission:Admission": [
-        Plant("admission leaves no headroom", "_headroom_blocks", replace("others + 1", "0")),
+        Plant("admission leaves no headroom", "_headroom_blocks", replace("others + each", "0")),
         Plant("a blocked request's blocks are given away", "_blocks_to_leave", always("not blocked.slots")),
     ],
     "engine.scheduling.admission:PreemptionBudget": [

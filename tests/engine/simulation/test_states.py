@@ -38,7 +38,7 @@ TABLE = {
         Plant(
             "a choice begins with the state of another",
             "_admit",
-            keep_operand("self._cache.states is not None or not _can_fork(parent, request)", 1),
+            keep_operand("self._cache.forks and _can_fork(parent, request)", 1),
         ),
     ],
 }
