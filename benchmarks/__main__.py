@@ -5,7 +5,17 @@ import sys
 from collections.abc import Mapping
 
 ALL = (
-    *("limits", "scheduler_step", "host_part", "fairness", "memory_waste", "start", "resident", "accuracy"),
+    *(
+        "limits",
+        "scheduler_step",
+        "host_part",
+        "fairness",
+        "memory_waste",
+        "window_memory",
+        "start",
+        "resident",
+        "accuracy",
+    ),
     *(
         "products",
         "format_products",

@@ -13,7 +13,7 @@ from engine.memory.request_hashes import extend_hashes
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.shared_prompt import SharedPrompt
 from engine.memory.step_blocks import BLOCKS_A_STEP, StepBlocks
-from engine.memory.table_checks import check_holders, check_table
+from engine.memory.table_checks import blocks_by_holder, check_fork, check_holders, check_table
 from engine.memory.window_groups import WindowGroups, held_blocks
 from engine.request import Request, ServiceClass
 
@@ -41,16 +41,6 @@ class BlockCopy(NamedTuple):
 def blocks_for(tokens: int) -> int:
     """The number of blocks that hold the KV of `tokens` tokens."""
     return -(-tokens // BLOCK_TOKENS)
-
-
-def _looks_alike(child: Request, parent: Request) -> bool:
-    """Whether both have the same prompt, judged by its last block and the known hashes. O(1), as the caller submits the
-    same prompt for all choices of a call."""
-    end = child.prompt_tokens
-    known = min(len(child.block_hashes), len(parent.block_hashes), end // BLOCK_TOKENS)
-    hashes_agree = not known or child.block_hashes[known - 1] == parent.block_hashes[known - 1]
-    last = max(0, end - BLOCK_TOKENS)
-    return hashes_agree and child.tokens[last:end] == parent.tokens[last:end] and parent.prompt_tokens == end
 
 
 class KVCacheManager:
@@ -271,12 +261,7 @@ class KVCacheManager:
         """
         prompt_tokens = child.prompt_tokens
         assert self.forks, "choices begin with prefix hits"
-        assert not child.block_table, f"{child.id} is admitted twice"
-        assert parent.computed >= prompt_tokens, f"{parent.id} has not computed the prompt of {child.id}"
-        assert len(child.tokens) == prompt_tokens, f"{child.id} has tokens of its own already"
-        assert _looks_alike(child, parent), f"{child.id} and {parent.id} differ in their prompt"
-        assert child.salt == parent.salt, f"{child.id} and {parent.id} belong to different caches"
-        assert child.rank == parent.rank, f"{child.id} and {parent.id} are of different classes"
+        check_fork(parent, child)
         assert not self.shortage(child, demand), f"there are not enough blocks for {child.id}"
         computed = prompt_tokens - 1
         shared = self._share_prompt(parent, computed // BLOCK_TOKENS)
@@ -367,19 +352,7 @@ class KVCacheManager:
         for request in requests:
             check_table(self._pool, request)
         self._pool.check()
-        held: dict[int, list[int]] = {returning.holder: returning.blocks for returning in self._step.returns}
-        for request in requests:
-            shared = 0
-            if request.shared is not None:
-                shared = len(request.shared.blocks)
-                held[request.shared.holder] = request.shared.blocks
-                assert request.block_table[:shared] == request.shared.blocks, f"{request.id} has left a shared prompt"
-                sharing = [other for other in requests if other.shared is request.shared]
-                assert len(sharing) == request.shared.requests, "those that share a prompt are miscounted"
-            if request.block_table:
-                assert request.holder not in held, f"{request.id} has the number of another"
-                held[request.holder] = held_blocks(request)[shared:]
-        check_holders(self._pool, held)
+        check_holders(self._pool, blocks_by_holder(requests, self._step.returns))
         self._step.check(requests)
         if self._windows is not None:
             self._windows.check(requests)

@@ -43,7 +43,7 @@ class StepBlocks:
 
     @property
     def returns(self) -> Iterable[Return]:
-        """What is returning, in the order of its release."""
+        """Returning blocks, in the order of their release."""
         return self._returns
 
     @property
