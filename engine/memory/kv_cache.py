@@ -260,7 +260,7 @@ class KVCacheManager:
         shared; the block of that token is copied (copy on write). The caller has checked that there is no `shortage`.
         """
         prompt_tokens = child.prompt_tokens
-        assert self.forks, "choices begin with prefix hits"
+        assert self.forks, "a state does not go back to the prompt, and windows pass it: choices begin with prefix hits"
         check_fork(parent, child)
         assert not self.shortage(child, demand), f"there are not enough blocks for {child.id}"
         computed = prompt_tokens - 1
