@@ -73,7 +73,7 @@ def a_usage_context(n: int) -> UsageContext:
 
 def end_of(usage_context: UsageContext) -> UsageEvent:
     work = Work(queue_ms=3, engine_ns=123_456_789)
-    return event_of(usage_context, Progress(512, 128, 64, 41), work, Ending.STOP, usage_context.opened_ms + 900)
+    return event_of(usage_context, Progress(512, 128, 64, 41), work, Ending.STOP, 200, usage_context.opened_ms + 900)
 
 
 def line(what: str, took_ms: Sequence[float], note: str = "") -> str:

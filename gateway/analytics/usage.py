@@ -33,6 +33,7 @@ EVENT_COLUMNS = (
     "http_request_id",
     "endpoint",
     "streamed",
+    "http_status",
     "tenant_id",
     "key_id",
     "tier",
@@ -70,6 +71,7 @@ class Mark(StrEnum):
     REQUEST = "request_id"
     HTTP_REQUEST = "http_request_id"
     FINISH_REASON = "finish_reason"
+    HTTP_STATUS = "http_status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ async def events(
     window: TimeRange,
     *,
     only: Mapping[Dimension, str] | None = None,
-    marked: Mapping[Mark, str] | None = None,
+    marked: Mapping[Mark, str | int] | None = None,
     either_id: str | None = None,
     after: EventCursor | None = None,
     newest_first: bool = False,
@@ -190,7 +192,8 @@ async def events(
     if not 1 <= limit <= MAX_PAGE_EVENTS:
         raise ValueError(f"a page has 1 to {MAX_PAGE_EVENTS} events, not {limit}")
     wanted = {column.value: value for column, value in (*(only or {}).items(), *(marked or {}).items())}
-    condition = " AND ".join((DURING, *(f"{name} = {{{name}:String}}" for name in wanted)))
+    kinds = {name: "UInt16" if isinstance(value, int) else "String" for name, value in wanted.items()}
+    condition = " AND ".join((DURING, *(f"{name} = {{{name}:{kind}}}" for name, kind in kinds.items())))
     parameters: Parameters = {**window.parameters, **wanted}
     if either_id is not None:
         condition += " AND (request_id = {either_id:String} OR http_request_id = {either_id:String})"

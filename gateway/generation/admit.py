@@ -13,7 +13,8 @@ from gateway.generation.context import Candidate
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.services import Services
 from gateway.generation.usage import UsageTotal
-from gateway.http.errors import ClientGone
+from gateway.http.error_format import status_of
+from gateway.http.errors import CLIENT_CLOSED_REQUEST, ClientGone, as_api_error, internal_error, shutting_down
 from gateway.metering.event import Ending
 from gateway.metering.journal.meter import Meter
 from gateway.metering.journal.usage_context import UsageContext
@@ -97,6 +98,10 @@ class Admission:
         """
         return self._meter.wait_for_commits()
 
+    def on_response_started(self, status: int) -> None:
+        """The response has started with this HTTP status."""
+        self._meter.status_sent = status
+
     def record_sent(self) -> None:
         """Everything that `usage` has counted was written to the client's socket."""
         self._meter.advance(self.usage.progress)
@@ -117,15 +122,15 @@ class Admission:
         await self._meter.close(self.usage.progress, self.usage.work, self.usage.ending)
         await self._settle()
 
-    async def end(self, ending: Ending) -> None:
-        """End the request, early unless it is complete. Idempotent. A cancelled caller stops waiting for the engine;
-        the request is still journalled and settled."""
+    async def end(self, ending: Ending, http_status: int) -> None:
+        """End the request, early unless it is complete. `http_status`: of a response that has not started. Idempotent.
+        A cancelled caller stops waiting for the engine; the request is still journalled and settled."""
         try:
             if not self._meter.closed:
                 await self._wait_for_usage()
         finally:
             if not self._meter.closed:
-                self._meter.abandon(self.usage.progress, self.usage.work, ending)
+                self._meter.abandon(self.usage.progress, self.usage.work, ending, http_status)
             await self._settle()
 
     async def _wait_for_usage(self) -> None:
@@ -191,17 +196,21 @@ async def admitted(
     on_metered()
     lengths = [len(prompt.token_ids) for prompt in prompts]
     admission = Admission(cut, UsageTotal(lengths, choices_each, hold.bound_by), hold, meter, limiter)
-    ending = Ending.ERROR
+    ending, error = Ending.ERROR, internal_error()
+    http_status: int | None = None
     try:
         yield admission
     except ClientGone:
-        ending = Ending.CANCELLED
+        ending, http_status = Ending.CANCELLED, CLIENT_CLOSED_REQUEST
         raise
     except asyncio.CancelledError:  # only a shutdown cancels
-        ending = Ending.INTERRUPTED
+        ending, error = Ending.INTERRUPTED, shutting_down()
+        raise
+    except Exception as raised:
+        error = as_api_error(raised) or error
         raise
     finally:
-        await admission.end(ending)
+        await admission.end(ending, http_status or status_of(usage_context.endpoint, error))
 
 
 async def _hold(

@@ -97,6 +97,7 @@ class StreamSink(ResponseSink):
             self._begun = True
             headers = [*_STREAM_HEADERS, *encoded_headers(self._headers())]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            self._run.admission.on_response_started(200)
             beginning = self._formatter.start()
         if self._turn is not None:
             self._turn.on_outputs(outputs)

@@ -11,9 +11,15 @@ from gateway.http.responses import send_body
 
 def format_error(scope: Scope, error: APIError) -> tuple[int, bytes]:
     """Status and body of an error response."""
+    status = status_of(scope["path"], error)
     if not is_anthropic(scope["path"]):
-        return error.status, error.envelope()
-    return anthropic_status(error), orjson.dumps(anthropic_error(error, request_state(scope).request_id))
+        return status, error.envelope()
+    return status, orjson.dumps(anthropic_error(error, request_state(scope).request_id))
+
+
+def status_of(path: str, error: APIError) -> int:
+    """Status of an error response to a request of this path."""
+    return anthropic_status(error) if is_anthropic(path) else error.status
 
 
 async def send_error(scope: Scope, send: Send, error: APIError) -> None:

@@ -20,6 +20,9 @@ INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 RATE_LIMIT = "rate_limit_error"
 
+CLIENT_CLOSED_REQUEST = 499
+"""Logged and recorded, never sent: the client disconnected before the response started (nginx's status)."""
+
 _GRAMMARS_RETRY_MS = 2000
 """Estimated time until a tenant's queue of grammars has room."""
 

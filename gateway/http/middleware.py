@@ -17,7 +17,15 @@ from gateway.http.access import AccessPolicy
 from gateway.http.anthropic_errors import OVERLOADED_STATUS
 from gateway.http.bounds import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_CHARS
 from gateway.http.error_format import request_id_headers, send_error
-from gateway.http.errors import SHUTTING_DOWN, APIError, ClientGone, as_api_error, internal_error, shutting_down
+from gateway.http.errors import (
+    CLIENT_CLOSED_REQUEST,
+    SHUTTING_DOWN,
+    APIError,
+    ClientGone,
+    as_api_error,
+    internal_error,
+    shutting_down,
+)
 from gateway.http.request_state import RequestState, begin_request, request_state
 from gateway.refusals.refusal import Kind, Refusal
 from gateway.telemetry.outcomes import RequestOutcome, RequestOutcomes
@@ -29,9 +37,6 @@ OPEN_PATHS = frozenset(
     ("/", "/health", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/reference.css")
 )
 """Paths that need no key. Every other path needs one, also a path that does not exist."""
-
-CLIENT_CLOSED_REQUEST = 499
-"""Logged, never sent: the client disconnected before the response started (nginx's status)."""
 
 CLIENT_GONE = "client_gone"
 """Error code of a request whose client disconnected, before or after the response started."""

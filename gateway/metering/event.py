@@ -13,9 +13,9 @@ import orjson
 from gateway.common.timestamps import unix_ms
 from gateway.routing.reason import RouteReason
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Version 1 has no `routed_model` and no `route_reason`. Version 2 has no `paused_ms`. Version 3 has no
-`http_request_id`, `endpoint` and `streamed`."""
+`http_request_id`, `endpoint` and `streamed`. Version 4 has no `http_status`."""
 
 
 class Ending(StrEnum):
@@ -42,13 +42,15 @@ class UsageEvent:
 
     `event_id`: identity for deduplication. `source`: id of the journal. `sequence`: number in the journal: 1, 2, 3, ...
     without a gap. `request_id`: id in the answer's body. `http_request_id`: the `x-request-id` header, which a client
-    may choose, so it is not unique. `endpoint`: path of the HTTP request. `requested_model`: name that the client sent.
-    `routed_model`: model that routing chose, for `route_reason`. `served_model`: version of it that answered. Billed
-    are `prompt_tokens` (of which `cached_tokens` are prefix cache hits) and `completion_tokens`, which were sent to the
-    client. `undelivered_tokens`: computed and not sent. `queue_ms`: wait until first admitted. `paused_ms`: time paused
-    because the client did not read. `engine_ns`: the request's share of its engine steps. `recompute_ns`: recomputation
-    after preemptions, by the class that preempted. `cost_nanodollars` is final: tokens at the price version of the
-    request. `occurred_at`: end of the request, UTC, in milliseconds.
+    may choose, so it is not unique. `endpoint`: path of the HTTP request. `http_status`: status of its response; 499 if
+    the client disconnected before the response started, 0 if it is unknown, as after a crash. A stream that fails has
+    the status with which it started. `requested_model`: name that the client sent. `routed_model`: model that routing
+    chose, for `route_reason`. `served_model`: version of it that answered. Billed are `prompt_tokens` (of which
+    `cached_tokens` are prefix cache hits) and `completion_tokens`, which were sent to the client. `undelivered_tokens`:
+    computed and not sent. `queue_ms`: wait until first admitted. `paused_ms`: time paused because the client did not
+    read. `engine_ns`: the request's share of its engine steps. `recompute_ns`: recomputation after preemptions, by the
+    class that preempted. `cost_nanodollars` is final: tokens at the price version of the request. `occurred_at`: end of
+    the request, UTC, in milliseconds.
     """
 
     event_id: UUID
@@ -59,6 +61,7 @@ class UsageEvent:
     http_request_id: str = ""
     endpoint: str = ""
     streamed: bool = False
+    http_status: int = 0
     tenant_id: str
     key_id: str
     tier: str
@@ -138,12 +141,14 @@ def unrouted(model: str) -> dict[str, str]:
 COLUMNS = tuple(each.name for each in fields(UsageEvent))
 HTTP_FIELDS = frozenset({"http_request_id", "endpoint", "streamed"})
 """Fields that version 3 lacks."""
-_BEFORE_HTTP = tuple(name for name in COLUMNS if name not in HTTP_FIELDS)
+_BEFORE_STATUS = tuple(name for name in COLUMNS if name != "http_status")
+_BEFORE_HTTP = tuple(name for name in _BEFORE_STATUS if name not in HTTP_FIELDS)
 _BEFORE_PAUSES = tuple(name for name in _BEFORE_HTTP if name != "paused_ms")
 _FIELDS = {
     1: tuple(name for name in _BEFORE_PAUSES if name not in unrouted("")),
     2: _BEFORE_PAUSES,
     3: _BEFORE_HTTP,
+    4: _BEFORE_STATUS,
     SCHEMA_VERSION: COLUMNS,
 }
 VERSIONS = frozenset(_FIELDS)
@@ -184,6 +189,12 @@ def _count(value: Any) -> int:
     return value
 
 
+def _status(value: Any) -> int:
+    if type(value) is not int or not (value == 0 or 100 <= value <= 599):
+        raise ValueError
+    return value
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
@@ -212,6 +223,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "event_id": UUID,
     "finish_reason": Ending,
     "streamed": _flag,
+    "http_status": _status,
     "occurred_at": _instant,
     "ttft_ms": lambda value: None if value is None else _count(value),
     "recompute_ns": _counts_by_class,

@@ -24,6 +24,7 @@ UNKNOWN_KEY = {
     **{"outcome": "refused", "status": 401, "code": "invalid_api_key"},
 }
 ENDINGS = ("stop",) * 12 + ("length",) * 4 + ("tool_calls",) * 2 + ("cancelled", "error")
+STATUSES = {"cancelled": 499, "error": 500}
 ENDPOINTS = ("/v1/chat/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 TIERS = ("premium", "standard")
 BILL_TO = {"name": "Acme GmbH", "address": "Hauptstraße 1\n10115 Berlin", "tax_id": "DE123456789"}
@@ -104,6 +105,7 @@ def usage(
         prompt, completion = scale * chance.randrange(80, 4000), scale * chance.randrange(10, 600)
         cached = prompt // 16 * chance.choice((0, 4, 12))
         tier = TIERS[sequence % 3 == 0]
+        ending = chance.choice(ENDINGS)
         multiplier = MULTIPLIERS[tier]
         fields = {
             "prompt_tokens": prompt,
@@ -121,7 +123,8 @@ def usage(
             "tier_served": tier,
             "ttft_ms": 20 + prompt // scale // 20,
             "total_latency_ms": 40 + (prompt // 20 + completion * 9) // scale,
-            "finish_reason": chance.choice(ENDINGS),
+            "finish_reason": ending,
+            "http_status": STATUSES.get(ending, 200),
             "draft_tokens": completion // 2,
             "accepted_draft_tokens": completion // chance.randrange(3, 7),
             "preemptions": int(chance.random() < 0.05),

@@ -35,13 +35,14 @@ async def test_it_is_filtered(console: House) -> None:
         console,
         of_tenant(console, ACME, 1, ago_ms(minutes=1)),
         of_tenant(console, ACME, 2, ago_ms(minutes=2), finish_reason="quota", tier="premium"),
-        of_tenant(console, GLOBEX, 3, ago_ms(minutes=3), served_model="large"),
+        of_tenant(console, GLOBEX, 3, ago_ms(minutes=3), served_model="large", http_status=499),
         of_tenant(console, GLOBEX, 4, ago_ms(hours=3)),
     )
     wanted = {
         "": {1, 2, 3, 4},
         "?window=hour": {1, 2, 3},
         "?finish_reason=quota": {2},
+        "?http_status=499": {3},
         "?model=large": {3},
         "?tier=premium": {2},
         f"?tenant_id={console.tenant[GLOBEX].id}": {3, 4},
@@ -58,7 +59,12 @@ async def test_it_is_filtered(console: House) -> None:
 
 @pytest.mark.parametrize(
     ("query", "field"),
-    [("finish_reason=x", "finish_reason"), ("window=x", "window"), ("tenant_id=nobody", "tenant_id")],
+    [
+        ("finish_reason=x", "finish_reason"),
+        ("http_status=5xx", "http_status"),
+        ("window=x", "window"),
+        ("tenant_id=nobody", "tenant_id"),
+    ],
 )
 async def test_a_filter_that_cannot_be_is_named(console: House, query: str, field: str) -> None:
     assert f'id="ask-{field}-note"' in await console.page(f"/requests?{query}", status=400)
@@ -99,6 +105,7 @@ async def test_one_request_is_told_in_full(console: House) -> None:
         "Prompt, from the prefix cache 64",
         str(late["event_id"]),
         "number 7",
+        "HTTP status 200",
     ):
         assert expected in page, expected
 
@@ -123,7 +130,7 @@ async def test_names_stand_where_ids_were(console: House) -> None:
     page = await console.page("/requests", "viewer")
     (row,) = rows(page, "Requests")
     assert row[1].startswith("acme first …")
-    assert row[3:5] == ["chat/completions streamed", "stop"]
+    assert row[3:6] == ["chat/completions streamed", "stop", "200"]
     assert console.tenant[ACME].id not in " ".join(row)
     picker = page.split('name="tenant_id"')[1].split("</select>")[0]
     assert [text(each) for each in picker.split("<option")[1:]] == [

@@ -50,7 +50,7 @@ def sent(tokens: int) -> Progress:
 def an_event(n: int, *, source: str = "s", ended_ms: int = NOW_MS) -> UsageEvent:
     """Event `n` of a source."""
     usage_context = a_usage_context(f"{source}-r{n}", f"t{n % 3}")
-    event = event_of(usage_context, sent(n % 7), Work(recompute_ns={"premium": n}), Ending.STOP, ended_ms + n)
+    event = event_of(usage_context, sent(n % 7), Work(recompute_ns={"premium": n}), Ending.STOP, 200, ended_ms + n)
     return replace(event, source=source, sequence=n)
 
 
@@ -78,7 +78,8 @@ async def finish(journal: Journal, count: int, ended_ms: int = NOW_MS) -> None:
     for usage_context in contexts:
         journal.begin(usage_context)
     events = [
-        event_of(usage_context, sent(n), Work(), Ending.STOP, ended_ms + n) for n, usage_context in enumerate(contexts)
+        event_of(usage_context, sent(n), Work(), Ending.STOP, 200, ended_ms + n)
+        for n, usage_context in enumerate(contexts)
     ]
     await asyncio.gather(*(journal.finish(event) for event in events))
 

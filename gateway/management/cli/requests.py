@@ -22,6 +22,9 @@ def list_all(
     finish_reason: Annotated[
         str | None, typer.Option("--finish-reason", help="Only requests that ended so, as in length.")
     ] = None,
+    http_status: Annotated[
+        int | None, typer.Option("--http-status", metavar="STATUS", help="Only requests with this status, as in 500.")
+    ] = None,
     since: Since = None,
     until: Until = None,
     limit: Limit = 50,
@@ -34,6 +37,7 @@ def list_all(
         "key_id": key,
         "model": model,
         "finish_reason": finish_reason,
+        "http_status": None if http_status is None else str(http_status),
         "start": optional_time("--since", since),
         "end": optional_time("--until", until),
     }
@@ -45,6 +49,7 @@ def list_all(
         ("PROMPT", "prompt_tokens"),
         ("ANSWER", "completion_tokens"),
         ("FINISH", "finish_reason"),
+        ("STATUS", "http_status"),
         ("TTFT MS", "ttft_ms"),
         ("MS", "total_latency_ms"),
         ("DOLLARS", "cost_dollars"),

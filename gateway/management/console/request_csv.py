@@ -19,6 +19,7 @@ CSV_COLUMNS = (
     "endpoint",
     "streamed",
     "finish_reason",
+    "http_status",
     "prompt_tokens",
     "cached_tokens",
     "completion_tokens",

@@ -34,7 +34,7 @@ from gateway.spreadsheet import csv_text
 DEFAULT_SPAN = "day"
 ID_SPAN = "quarter"
 """The window of a search by id that states none."""
-FILTERS = ("tenant_id", "key_id", "model", "tier", "finish_reason", "request_id")
+FILTERS = ("tenant_id", "key_id", "model", "tier", "finish_reason", "http_status", "request_id")
 EVERY_S = 15
 
 _ASKED = ("window", "start", "end", *FILTERS)

@@ -38,6 +38,7 @@ NEARBY = timedelta(hours=1)
 
 _AMOUNT = Integer(0, 2**63 - 1)
 _MAX_CLASSES = 64
+HTTP_STATUS = Integer(100, 599)
 _RECOMPUTED = answer("Recomputed", {"tier": Text(255, 0), "engine_ns": _AMOUNT})
 
 _REQUEST_MEMBERS: dict[str, Member | Kind] = {
@@ -55,6 +56,11 @@ _REQUEST_MEMBERS: dict[str, Member | Kind] = {
     "route_reason": Text(32, 0),
     "endpoint": Member(Text(255, 0), "Path of the HTTP request; empty for events before version 4."),
     "streamed": Boolean(),
+    "http_status": nullable(
+        HTTP_STATUS,
+        "Status of the response; 499: the client disconnected before it started; null: unknown, as after a crash and "
+        "for events before version 5. A stream that fails keeps the status with which it started.",
+    ),
     "finish_reason": Text(32),
     "prompt_tokens": _AMOUNT,
     "cached_tokens": _AMOUNT,
@@ -87,6 +93,7 @@ REQUEST_DETAIL = answer("RequestDetail", _REQUEST_MEMBERS | money_members("cost"
 REQUEST_FILTERS: Mapping[str, Member] = {
     **FILTERS,
     "finish_reason": optional(Choice(tuple(Ending))),
+    "http_status": optional(HTTP_STATUS),
     "request_id": optional(
         Text(255, 1, pattern="[A-Za-z0-9._:/+=-]+"), "The `id` in the answer's body, or the `x-request-id` header."
     ),
@@ -115,11 +122,12 @@ async def requests_answer(
         at_ms, event_id, until_ms = cursors.read(listing, query["cursor"])
         after, until = EventCursor(at_ms, UUID(event_id)), utc_from_ms(until_ms)
     start, end = window_of(query, until)
+    marks = {Mark.FINISH_REASON: query["finish_reason"], Mark.HTTP_STATUS: query["http_status"]}
     page = await events(
         analytics,
         TimeRange(unix_ms(start), unix_ms(end)),
         only=only,
-        marked={} if query["finish_reason"] is None else {Mark.FINISH_REASON: query["finish_reason"]},
+        marked={mark: value for mark, value in marks.items() if value is not None},
         either_id=query["request_id"],
         after=after,
         newest_first=True,
@@ -175,6 +183,7 @@ def _request(event: Mapping[str, Any]) -> dict[str, Any]:
         "event_id": str(event["event_id"]),
         "occurred_at": instant(event["occurred_at"]),
         "model": event["served_model"],
+        "http_status": event["http_status"] or None,
         "finish_reason": str(event["finish_reason"]),
         **money("cost", event["cost_nanodollars"]),
     }

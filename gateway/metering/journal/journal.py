@@ -399,7 +399,7 @@ class Journal:
 
 def _interrupted(left: OpenRequest) -> UsageEvent:
     """The event of a request that a crash interrupted: it bills the recorded progress."""
-    return event_of(left.usage_context, left.progress, Work(), Ending.INTERRUPTED, left.advanced_ms)
+    return event_of(left.usage_context, left.progress, Work(), Ending.INTERRUPTED, 0, left.advanced_ms)
 
 
 def _lock(path: Path) -> IO[bytes]:

@@ -85,8 +85,10 @@ class Work:
 NO_WORK = Work()
 
 
-def event_of(usage_context: UsageContext, progress: Progress, work: Work, ending: Ending, ended_ms: int) -> UsageEvent:
-    """The event of a request. The journal sets `source` and `sequence`."""
+def event_of(
+    usage_context: UsageContext, progress: Progress, work: Work, ending: Ending, http_status: int, ended_ms: int
+) -> UsageEvent:
+    """The event of a request. `http_status`: as in `UsageEvent`. The journal sets `source` and `sequence`."""
     return UsageEvent(
         event_id=usage_context.event_id,
         source="",
@@ -95,6 +97,7 @@ def event_of(usage_context: UsageContext, progress: Progress, work: Work, ending
         http_request_id=usage_context.http_request_id,
         endpoint=usage_context.endpoint,
         streamed=usage_context.streamed,
+        http_status=http_status,
         tenant_id=usage_context.tenant_id,
         key_id=usage_context.key_id,
         tier=usage_context.tier,

@@ -166,6 +166,20 @@ async def test_requests_are_filtered_by_how_they_ended(admin: Admin, analytics: 
     assert (await admin.refused(400, "GET", "/requests", params={"finish_reason": "x"}))["param"] == "finish_reason"
 
 
+async def test_requests_are_filtered_by_the_status_that_their_client_saw(admin: Admin, analytics: Analytics) -> None:
+    price, statuses = Price("m@1", 150, 75, 600), [200, 499, 503, 0]
+    told = [replace(an_event("t", NOON, price, (1, 0, n)), http_status=each) for n, each in enumerate(statuses)]
+    await store(analytics, *told)
+    listed = (await admin.get("/requests"))["data"]
+    assert {each["completion_tokens"]: each["http_status"] for each in listed} == {0: 200, 1: 499, 2: 503, 3: None}
+    (gone,) = (await admin.get("/requests", params={"http_status": "499"}))["data"]
+    assert gone["completion_tokens"] == 1
+    assert (await admin.get("/requests", params={"http_status": "429"}))["data"] == []
+    for wrong in ("99", "600", "5xx"):
+        refused = await admin.refused(400, "GET", "/requests", params={"http_status": wrong})
+        assert refused["param"] == "http_status"
+
+
 async def test_shares_of_routing_are_counted_exactly(admin: Admin, analytics: Analytics) -> None:
     price = Price("m@1", 150, 75, 600)
     asked = [("t0", "complexity_small", 9), ("t1", "complexity_small", 9), ("t0", "complexity_large", 9)]

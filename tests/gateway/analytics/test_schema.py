@@ -57,7 +57,7 @@ async def test_events_of_before_routing_say_that_their_model_was_named(empty_ana
     before = [each for each in shipped_migrations() if each.version < 3]
     with patch.object(schema, "shipped_migrations", return_value=before):
         await migrate(empty_analytics)
-    later = {*unrouted(""), "paused_ms", *HTTP_FIELDS}
+    later = {*unrouted(""), "paused_ms", *HTTP_FIELDS, "http_status"}
     old = {name: value for name, value in event(1, schema_version=1).items() if name not in later}
     await empty_analytics.insert("usage_events", list(old), [list(old.values())])
     await migrate(empty_analytics)
@@ -69,7 +69,8 @@ async def test_events_of_before_pauses_had_none(empty_analytics: Analytics) -> N
     before = [each for each in shipped_migrations() if each.version < 4]
     with patch.object(schema, "shipped_migrations", return_value=before):
         await migrate(empty_analytics)
-    old = {name: value for name, value in event(1, schema_version=2).items() if name not in {"paused_ms", *HTTP_FIELDS}}
+    later = {"paused_ms", *HTTP_FIELDS, "http_status"}
+    old = {name: value for name, value in event(1, schema_version=2).items() if name not in later}
     await empty_analytics.insert("usage_events", list(old), [list(old.values())])
     await migrate(empty_analytics)
     rows = await empty_analytics.query(f"SELECT {', '.join(COLUMNS)} FROM usage_events")

@@ -84,7 +84,7 @@ class Gateway:
             return
         hold, usage_context = self.running.pop(0)
         progress = Progress(PROMPT_TOKENS, 0, min(tokens, hold.granted_tokens), 1)
-        event = event_of(usage_context, progress, Work(), Ending.STOP, unix_ms(self._clock()))
+        event = event_of(usage_context, progress, Work(), Ending.STOP, 200, unix_ms(self._clock()))
         await self.journal.finish(event)
         self.usage.record(event)
         await limiter.settle(hold, PROMPT_TOKENS + progress.completion_tokens, event.cost_nanodollars)

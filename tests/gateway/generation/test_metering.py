@@ -42,6 +42,7 @@ def test_an_answer_is_on_the_disk_before_its_last_byte(client, journal, engine, 
     assert (event.engine_ns, event.queue_ms, event.paused_ms) == (1_000 * len(engine.reply), 2, 4)
     http = (event.http_request_id, event.endpoint, event.streamed)
     assert http == (response.headers["x-request-id"], CHAT, stream)
+    assert event.http_status == response.status_code == 200
     details = usage["completion_tokens_details"]
     assert event.accepted_draft_tokens == details["accepted_prediction_tokens"] > 0
     assert event.draft_tokens == event.accepted_draft_tokens + details["rejected_prediction_tokens"]
@@ -92,6 +93,7 @@ def test_a_failure_half_way_is_billed_as_far_as_it_was_sent(client, journal, eng
     client.post(CHAT, json=BODY | {"stream": True})
     event = event_of(journal)
     assert (event.finish_reason, event.completion_tokens) == (Ending.ERROR, 3)
+    assert event.http_status == 200, "the status was sent before it failed"
     assert event.cost_nanodollars == cost(event)
     assert event.engine_ns == 3_000
 
@@ -102,6 +104,7 @@ def test_a_whole_answer_that_fails_costs_nothing(client, journal, engine):
     event = event_of(journal)
     assert (event.prompt_tokens, event.completion_tokens, event.cost_nanodollars) == (0, 0, 0)
     assert (event.finish_reason, event.undelivered_tokens, event.engine_ns) == (Ending.ERROR, 3, 3_000)
+    assert event.http_status == 500
 
 
 def test_a_client_that_hangs_up_pays_for_what_it_was_sent(server, journal, engine):
@@ -115,6 +118,7 @@ def test_a_client_that_hangs_up_pays_for_what_it_was_sent(server, journal, engin
     connection.close()
     event = event_of(journal)
     assert event.finish_reason is Ending.CANCELLED
+    assert event.http_status == 200, "the status was sent before it left"
     assert 5 <= event.completion_tokens < 200
     assert event.cost_nanodollars == cost(event)
     assert event.engine_ns == 1_000 * (event.completion_tokens + event.undelivered_tokens)
@@ -128,6 +132,7 @@ def test_a_client_that_leaves_before_the_first_token_pays_nothing(server, journa
     connection.close()
     event = event_of(journal)
     assert (event.finish_reason, event.cost_nanodollars, event.prompt_tokens) == (Ending.CANCELLED, 0, 0)
+    assert event.http_status == 499
 
 
 @pytest.mark.parametrize("fields", [{"model": "none"}, {"messages": []}, {"max_tokens": 10_000}])
@@ -157,6 +162,7 @@ def test_a_disk_that_fails_means_503_and_no_readiness(client, journal, engine, m
     failed, served = events_of(journal)
     assert (failed.finish_reason, failed.cost_nanodollars) == (Ending.ERROR, 0)
     assert (served.finish_reason, served.sequence) == (Ending.STOP, 2)
+    assert (failed.http_status, served.http_status) == (503, 200)
 
 
 def test_a_stream_whose_end_cannot_be_written_ends_with_an_error(client, journal, monkeypatch):
@@ -178,7 +184,7 @@ def test_a_stream_whose_end_cannot_be_written_ends_with_an_error(client, journal
     assert orjson.loads(text.strip().splitlines()[-1][6:])["error"]["code"] == "service_unavailable"
     sent = len(re.findall(r'"content":"."', text))
     event = event_of(journal)
-    assert (event.finish_reason, event.completion_tokens) == (Ending.ERROR, sent)
+    assert (event.finish_reason, event.completion_tokens, event.http_status) == (Ending.ERROR, sent, 200)
 
 
 def test_a_stream_that_cannot_be_recorded_is_503_and_free(client, journal, monkeypatch):
@@ -192,7 +198,7 @@ def test_a_stream_that_cannot_be_recorded_is_503_and_free(client, journal, monke
     assert error_of(client.post(CHAT, json=BODY | {"stream": True}), 503)["code"] == "service_unavailable"
     monkeypatch.setattr(journal._file, "commit", commit)
     event = event_of(journal)
-    assert (event.finish_reason, event.cost_nanodollars) == (Ending.ERROR, 0)
+    assert (event.finish_reason, event.cost_nanodollars, event.http_status) == (Ending.ERROR, 0, 503)
 
 
 def test_two_hundred_at_once_are_two_hundred_events(server, journal, engine):

@@ -215,7 +215,7 @@ async def _stream(journal: Journal, record: Record, usage_context: UsageContext)
         record.note("sent", request_id, tokens)
         journal.advance(request_id, sent(tokens))
         await asyncio.sleep(0.004)
-    event = event_of(usage_context, sent(TOKENS), Work(), Ending.STOP, NOW_MS)
+    event = event_of(usage_context, sent(TOKENS), Work(), Ending.STOP, 200, NOW_MS)
     await journal.finish(event)
     record.note("ended", request_id, TOKENS)
 

@@ -31,7 +31,7 @@ def a_usage_context(request_id: str = "r1", **changes: object) -> UsageContext:
 
 
 def an_ending(usage_context: UsageContext, progress: Progress = SENT, ending: Ending = Ending.STOP) -> UsageEvent:
-    return event_of(usage_context, progress, Work(engine_ns=9), ending, NOW_MS + 30)
+    return event_of(usage_context, progress, Work(engine_ns=9), ending, 200, NOW_MS + 30)
 
 
 def crashed_copy(path: Path, target: Path) -> Path:

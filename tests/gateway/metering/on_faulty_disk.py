@@ -28,8 +28,8 @@ WORKS, SYNC_FAILS, FULL = 0, 1, 2
 
 async def finish(journal: Journal, record: Record, usage_context: UsageContext, sent_before: int) -> None:
     """The end of a request of which a client has a part: nothing where it is not streamed."""
-    event = event_of(usage_context, sent(TOKENS), Work(), Ending.STOP, NOW_MS)
-    otherwise = event_of(usage_context, sent(sent_before), Work(), Ending.ERROR, NOW_MS)
+    event = event_of(usage_context, sent(TOKENS), Work(), Ending.STOP, 200, NOW_MS)
+    otherwise = event_of(usage_context, sent(sent_before), Work(), Ending.ERROR, 503, NOW_MS)
     try:
         await journal.finish(event, lambda: otherwise)
     except JournalUnavailable:

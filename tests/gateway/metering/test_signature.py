@@ -20,7 +20,7 @@ _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "event_id": st.uuids(),
     "source": st.text(),
     "sequence": _COUNTS,
-    "schema_version": st.sampled_from([1, 2, 3, 4]),
+    "schema_version": st.sampled_from([1, 2, 3, 4, 5]),
     "request_id": st.text(),
     "tenant_id": st.text(),
     "key_id": st.text(),

@@ -6,13 +6,14 @@ from typing import Any
 from tests.support.usage_samples import MARCH_MS
 
 SOURCE = "44444444-4444-4444-8444-444444444444"
-VERSIONS = (1, 2, 3)
+VERSIONS = (1, 2, 3, 4)
 
 _AFTER: Mapping[int, Mapping[str, Any]] = {
     1: {},
     2: {"routed_model": "large", "route_reason": "complexity_large"},
     3: {"paused_ms": 6},
     4: {"http_request_id": "req_1", "endpoint": "/v1/completions", "streamed": True},
+    5: {"http_status": 200},
 }
 """Fields that a version added."""
 
