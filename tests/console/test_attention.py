@@ -2,11 +2,15 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from gateway.admission import Demand, Measure, Quota, Scope
 from gateway.analytics import AnalyticsAway
+from gateway.billing.tables import CreditNoteRow, InvoiceRow, InvoiceSettlementRow
 from gateway.management.console.attention import is_near
 from gateway.metering.reconciliation.reconciliation_monitor import Drift
 from gateway.tenancy import ScopeKind
@@ -75,6 +79,57 @@ async def test_limits_that_are_nearly_used_up(console: House) -> None:
 )
 def test_what_is_near(name: str, limit: int, used: int, near: bool) -> None:
     assert is_near({"name": name, "limit": limit, "used": used}) is near
+
+
+def an_invoice(console: House, sequence: int, due: date | None, **fields: Any) -> dict[str, Any]:
+    return {
+        "number": f"INV-2026-01-{sequence:06}",
+        "tenant_id": console.tenant[ACME].id,
+        "tenant_name": ACME,
+        "month": f"2026-{sequence:02}",
+        "sequence": 1,
+        "total_nanodollars": 1_234_500_000_000,
+        "events": 1,
+        "digest": "0" * 32,
+        "finalised_at": datetime.now(UTC) - timedelta(days=60),
+        "due_date": due,
+        "tax_rate": 19_000,
+    } | fields
+
+
+async def test_invoices_that_are_overdue(console: House) -> None:
+    """Exact to the cent: tax and credit notes are in it, and what is paid, void, not yet due or without a due date is
+    not."""
+    today = datetime.now(UTC).date()
+    late = today - timedelta(days=1)
+    settled = {"amount_cents": 0, "note": "", "created_at": datetime.now(UTC)}
+    invoices = [
+        an_invoice(console, 1, late),
+        an_invoice(console, 2, late, total_nanodollars=5_000_000),  # half a cent is one, and has no tax
+        an_invoice(console, 3, late),
+        an_invoice(console, 4, late),
+        an_invoice(console, 5, today),
+        an_invoice(console, 6, None),
+    ]
+    async with console.admin.context.database.begin() as connection:
+        await connection.execute(insert(InvoiceRow), invoices[4:])
+    assert await entries(console) == []
+    async with console.admin.context.database.begin() as connection:
+        await connection.execute(insert(InvoiceRow), invoices[:4])
+        for number, status in ((3, "paid"), (4, "void")):
+            settlement = settled | {"invoice_number": f"INV-2026-01-{number:06}", "status": status}
+            await connection.execute(insert(InvoiceSettlementRow).values(settlement))
+    [(said, link)] = await entries(console)
+    assert "2 invoices are past the due date: $1469.07 is due." in said
+    assert link == "/console/invoices?status=overdue"
+    note = {"number": "CN-1", "invoice_number": "INV-2026-01-000001", "month": "2026-01", "sequence": 1}
+    note |= {"amount_nanodollars": 1_000_000_000_000, "reason": "an outage", "created_at": datetime.now(UTC)}
+    async with console.admin.context.database.begin() as connection:
+        await connection.execute(insert(CreditNoteRow).values(note))
+    [(said, _)] = await entries(console)
+    assert "$279.07 is due." in said
+    listed = await console.page(link.removeprefix("/console"), "viewer")
+    assert set(re.findall(r"INV-2026-01-\d{6}", listed)) == {"INV-2026-01-000001", "INV-2026-01-000002"}
 
 
 async def test_drift_of_the_last_comparison(console: House) -> None:

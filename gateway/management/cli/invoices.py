@@ -19,6 +19,7 @@ class Status(StrEnum):
     OPEN = "open"
     PAID = "paid"
     VOID = "void"
+    OVERDUE = "overdue"
 
 
 class Format(StrEnum):

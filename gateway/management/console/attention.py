@@ -9,6 +9,8 @@ from urllib.parse import quote
 from gateway.analytics.refusals import refused_tenants
 from gateway.analytics.sums import TimeRange
 from gateway.analytics.usage import busiest_tenants
+from gateway.billing.money import NANODOLLARS_PER_CENT, cents
+from gateway.billing.overdue import read_overdue
 from gateway.common.timestamps import unix_ms
 from gateway.http.errors import APIError
 from gateway.management.console.addresses import address
@@ -50,6 +52,7 @@ async def attention(context: ConsoleContext, page_request: PageRequest) -> list[
     entries = [*_journal(context), *_relay(context.relay), *_books(context.books, context.now()), *_prices(context)]
     now = context.now()
     try:
+        entries += await _overdue(context, now)
         entries += await _refused(context, page_request, now)
         entries += await _limits(context, page_request, now)
     except APIError as error:
@@ -96,6 +99,19 @@ def _prices(context: ConsoleContext) -> Iterator[Entry]:
     for model in context.prices.unpriced(context.engine.models, context.now()):
         text = f"The model {model} is served and has no price: its requests fail."
         yield Entry("bad", "Prices", text, (address("/prices"), "Set a price"))
+
+
+async def _overdue(context: ConsoleContext, now: datetime) -> list[Entry]:
+    with typed_errors():
+        async with context.admin.reading() as connection:
+            overdue = await read_overdue(connection, now.date())
+    if not overdue.invoices:
+        return []
+    are = "invoice is" if overdue.invoices == 1 else "invoices are"
+    text = (
+        f"{whole(overdue.invoices)} {are} past the due date: ${cents(overdue.due_cents * NANODOLLARS_PER_CENT)} is due."
+    )
+    return [Entry("warn", "Overdue", text, (address("/invoices", {"status": "overdue"}), "Invoices"))]
 
 
 async def _refused(context: ConsoleContext, page_request: PageRequest, now: datetime) -> list[Entry]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from gateway.billing import invoicing, render
 from gateway.billing.books import MAX_TEXT_CHARS, lock_books
@@ -12,7 +12,8 @@ from gateway.billing.invoices import Draft, Invoice, InvoiceStatus, payable_amou
 from gateway.billing.invoicing import InvoiceStore as StoredInvoices
 from gateway.billing.money import MAX_NANODOLLARS
 from gateway.billing.month import Month
-from gateway.billing.tables import CreditNoteRow, InvoiceRow, InvoiceSettlementRow
+from gateway.billing.overdue import credited_nanodollars, is_overdue
+from gateway.billing.tables import InvoiceRow, InvoiceSettlementRow
 from gateway.billing.terms import percent_text
 from gateway.common.party import MAX_ADDRESS_CHARS, MAX_ADDRESS_LINES, MAX_NAME_CHARS, MAX_TAX_ID_CHARS
 from gateway.management.operations.change import Change
@@ -45,6 +46,8 @@ _COUNT = Integer(0)
 _CENTS = Integer(-(2**63), 2**63 - 1)
 _DATE = Text(10, 10, format="date")
 STATUS = Choice(tuple(InvoiceStatus))
+OVERDUE = "overdue"
+_STATUS_FILTER = optional(Choice((*InvoiceStatus, OVERDUE)), "`overdue`: open and past the due date, in UTC.")
 _BY_NUMBER = Listing("invoices", (InvoiceRow.number,))
 _LINE_MEMBERS: dict[str, Member | Kind] = {
     "line": Integer(1),
@@ -160,23 +163,23 @@ _OF_TENANT = "/tenants/{tenant_id}/invoices"
     "/invoices",
     READERS,
     page_of("InvoicePage", SUMMARY),
-    query={**PAGE_QUERY, "tenant_id": optional(TENANT_ID), "month": optional(MONTH), "status": optional(STATUS)},
+    query={**PAGE_QUERY, "tenant_id": optional(TENANT_ID), "month": optional(MONTH), "status": _STATUS_FILTER},
 )
 async def list_invoices(context: AdminContext, call: OperationInput) -> Any:
     """List final invoices by number."""
-    credited = (
-        select(func.coalesce(func.sum(CreditNoteRow.amount_nanodollars), 0))
-        .where(CreditNoteRow.invoice_number == InvoiceRow.number)
-        .scalar_subquery()
-    )
     settlement = InvoiceSettlementRow
     statement = select(
-        *InvoiceRow.__table__.columns, credited.label("credited"), settlement.status, settlement.amount_cents
+        *InvoiceRow.__table__.columns,
+        credited_nanodollars().label("credited"),
+        settlement.status,
+        settlement.amount_cents,
     ).outerjoin(settlement, settlement.invoice_number == InvoiceRow.number)
     for name in ("tenant_id", "month"):
         if call.query[name] is not None:
             statement = statement.where(getattr(InvoiceRow, name) == call.query[name])
-    if (status := call.query["status"]) is not None:
+    if (status := call.query["status"]) == OVERDUE:
+        statement = statement.where(is_overdue(context.now().date()))
+    elif status is not None:
         settled_as = None if status is InvoiceStatus.OPEN else status.value
         statement = statement.where(settlement.status == settled_as)
     async with context.reading() as connection:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from gateway.analytics import Analytics, open_analytics
 from gateway.analytics.prepared import PreparedAnalytics
 from gateway.billing.prices import Price
+from gateway.billing.tables import InvoiceRow
 from gateway.metering.event import COLUMNS, Ending, UsageEvent
 from gateway.metering.journal.journal import Journal
 from tests.gateway.admin.harness import NOON, Admin, AwayAnalytics, Clock
@@ -272,6 +274,26 @@ async def test_an_invoice_is_billed_paid_and_audited(admin: Admin, analytics: An
     told = (await admin.get("/audit", params={"resource": "invoice"}))["data"]
     assert [each["action"] for each in told] == ["pay", "finalise"]
     assert (told[0]["before"]["status"], told[0]["after"]["paid_cents"]) == ("open", 15)
+
+
+async def test_invoices_are_found_that_are_overdue(admin: Admin, analytics: Analytics, clock: Clock) -> None:
+    tenant_id, price = await priced(admin)
+    await store(analytics, an_event(tenant_id, DECEMBER, price, (10**6, 0, 0)))
+    await admin.post(f"/tenants/{tenant_id}/invoices", {"month": "2025-12"}, 200, role="billing")
+    number, due = "INV-2025-11-000001", NOON.date() + timedelta(days=14)
+    late = {"number": number, "month": "2025-11", "sequence": 1, "tenant_id": tenant_id, "tenant_name": "acme"}
+    late |= {"total_nanodollars": 10**9, "events": 1, "digest": "0" * 32, "finalised_at": NOON, "due_date": due}
+    async with admin.app.context.database.begin() as connection:
+        await connection.execute(insert(InvoiceRow).values(late))
+
+    async def overdue() -> list[str]:
+        return [each["number"] for each in (await admin.get("/invoices", params={"status": "overdue"}))["data"]]
+
+    clock.now = datetime(due.year, due.month, due.day, 23, 59, tzinfo=UTC)
+    assert await overdue() == []
+    clock.now += timedelta(minutes=2)
+    assert await overdue() == [number], "and not the one without a due date"
+    assert (await admin.refused(400, "GET", "/invoices", params={"status": "late"}))["param"] == "status"
 
 
 async def test_many_who_finalise_and_credit_at_once_do_it_once(admin: Admin, analytics: Analytics) -> None:
