@@ -124,7 +124,7 @@ def usage(
             "ttft_ms": 20 + prompt // scale // 20,
             "total_latency_ms": 40 + (prompt // 20 + completion * 9) // scale,
             "finish_reason": ending,
-            "http_status": STATUSES.get(ending, 200),
+            "http_status": 200 if sequence % 3 else STATUSES.get(ending, 200),
             "draft_tokens": completion // 2,
             "accepted_draft_tokens": completion // chance.randrange(3, 7),
             "preemptions": int(chance.random() < 0.05),

@@ -229,6 +229,10 @@ async def test_what_cannot_be_asked_is_said_at_its_field(console: House, fields:
     answer = await console.post("/playground", "ask", ACME, **{"question": "hi", "model": "tiny"} | fields)
     assert answer.status_code == 400
     assert 'class="note error"' in answer.text.split(f'name="{field}"')[1].split("</div>")[0]
+    control = answer.text.split(f'name="{field}"')[1].split(">")[0]
+    assert 'aria-invalid="true"' in control
+    assert f'aria-describedby="{field}-error' in control
+    assert f'id="{field}-error"' in answer.text
     assert billed(console) == []
 
 

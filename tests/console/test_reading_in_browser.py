@@ -37,6 +37,27 @@ async def test_the_newest_bar_is_on_a_phones_screen_without_scripts(browsing: Br
             assert left["x"] + left["width"] < right["x"], "labels do not overlap"
 
 
+async def test_a_phone_shows_the_current_page_in_the_list_of_pages(browsing: Browsing) -> None:
+    page = await browsing.page("viewer", size=PHONE)
+    for path in ("", "/invoices", "/settings"):
+        await page.goto(f"/console{path}")
+        await expect(page.locator(".sections [aria-current]")).to_be_in_viewport(ratio=1)
+
+
+async def test_a_phone_shows_the_whole_caption_of_a_wide_table(browsing: Browsing) -> None:
+    page = await browsing.page("viewer", size=PHONE)
+    await page.goto("/console/limits")
+    table, caption = page.locator(".table").first, page.locator("caption").first
+    assert await table.evaluate("each => each.scrollWidth > each.clientWidth"), "the table is wider than the screen"
+    for scrolled in (0, 1000):
+        await table.evaluate("(each, left) => { each.scrollLeft = left }", scrolled)
+        frame, box = await table.bounding_box(), await caption.bounding_box()
+        assert frame is not None
+        assert box is not None
+        assert frame["x"] <= box["x"]
+        assert box["x"] + box["width"] <= frame["x"] + frame["width"]
+
+
 async def test_a_place_of_a_chart_tells_its_values(browsing: Browsing) -> None:
     await with_usage(browsing)
     page = await browsing.page("viewer")

@@ -45,6 +45,7 @@ async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
         "default_span": DEFAULT_SPAN,
         "outcomes": [(each.value, each.value.replace("_", " ")) for each in OUTCOMES],
         "everyone": page_request.tenant is None,
+        "filtered": bool(query.given(*FILTERS)),
         "most": MAX_REASONS,
         "reason_address": lambda reason: _narrowed(query.given(*_ASKED), reason),
         "limits_address": lambda refusal: limits_address(page_request, refusal),

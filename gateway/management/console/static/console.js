@@ -27,6 +27,14 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   });
 }
 
+// On a narrow screen the list of pages scrolls sideways: it begins with the current page in its middle.
+const pages = document.querySelector(".sections");
+const currentPage = pages?.querySelector("[aria-current]");
+if (currentPage) {
+  const place = currentPage.getBoundingClientRect();
+  pages.scrollLeft += place.left + place.width / 2 - pages.clientWidth / 2;
+}
+
 document.documentElement.classList.add("has-scripts");
 
 // <button data-copy-text="..."> puts that text on the clipboard, wherever on the page it is, now or after a refresh.
