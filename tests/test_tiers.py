@@ -46,6 +46,8 @@ def test_each_fixture_and_parameter_is_there() -> None:
         ("tests/e2e/test_drain.py::test_x", {"redis"}, set(), {"e2e", "services"}),
         ("tests/kernels/triton/test_norms.py::test_x", set(), set(), {"unit"}),
         ("tests/kernels/triton/test_ops.py::test_x", set(), set(), {"kernels"}),
+        ("tests/engine/execution/test_golden.py::test_logits[gemma3-1]", set(), set(), {"models"}),
+        ("tests/engine/execution/test_golden.py::test_logits[llama-1]", set(), set(), {"unit"}),
         ("tests/engine/simulation/test_ahead.py::test_a_planted_bug_is_found[x]", set(), set(), {"campaign"}),
     ],
 )
@@ -59,6 +61,8 @@ def test_a_test_is_in_all_its_tiers(nodeid: str, fixtures: set[str], parameters:
         ("tests/e2e/test_drain.py", "unit", True),
         ("tests/console/test_hostile.py", "unit", True),
         ("tests/kernels/triton/test_norms.py", "unit", False),
+        ("tests/engine/execution/test_golden.py", "unit", False),
+        ("tests/engine/execution/test_hybrid.py", "unit", True),
         ("tests/whole/test_whole.py", "unit", False),
         ("tests/e2e/test_drain.py", "", False),
         ("tests/e2e/test_drain.py", "e2e", False),

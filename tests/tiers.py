@@ -15,19 +15,22 @@ PLACES = {
         "tests/deploy/test_dockerfile.py::test_the_source_distribution",
         "tests/engine/execution/test_draft_distribution.py",
         "tests/engine/grammar/test_compiler.py::test_a_bomb_that_runs_out_of_states",
-        "tests/engine/scheduling/test_predicted_wait.py::test_waits_that_come_out_longer_than_counted_are_predicted_longer[h200",
+        "tests/engine/scheduling/test_predicted_wait.py",
         "tests/engine/simulation/test_blocks_a_step.py",
         "tests/engine/simulation/test_campaign.py::test_the_number_of_processes",
         "tests/engine/simulation/test_shrink.py",
         "tests/engine/simulation/test_simulation.py::test_a_planted_bug",
         "tests/engine/simulation/test_ahead.py::test_a_planted_bug",
+        "tests/engine/simulation/test_states.py",
+        "tests/engine/simulation/test_windows.py",
         "tests/engine/simulation/test_speculate.py::test_a_planted_bug",
         "tests/gateway/admin/test_openapi.py",
         "tests/gateway/admission/test_outages.py::test_short_faults",
         "tests/gateway/analytics/test_rollups.py::test_series_after_a_rebuild",
-        "tests/gateway/formats/openai/test_fuzz.py::test_hostile",
+        "tests/gateway/formats/openai/test_fuzz.py",
         "tests/gateway/metering/test_crashes.py",
-        "tests/kernels/test_host_ops.py::test_top_p_",
+        "tests/gateway/process/test_hostile_connections.py",
+        "tests/kernels/test_host_ops.py",
         "tests/pairs/test_pairs.py::test_every_pair",
         "tests/whole/test_whole.py::test_scenarios",
         "tests/whole/test_whole.py::test_planted",
@@ -36,6 +39,7 @@ PLACES = {
     "e2e": (
         "tests/benchmarks/test_peers.py::test_the_command_ends_its_servers",
         "tests/e2e/",
+        "tests/engine/models/test_hub.py",
         "tests/gateway/test_bench_and_top.py",
         "tests/gateway/test_cli.py::test_the_installed_command",
         "tests/gateway/test_cli_beside_gateway.py",
@@ -44,7 +48,21 @@ PLACES = {
         "tests/gateway/test_memory_trim.py",
         "tests/gateway/process/test_newest_uvicorn.py",
     ),
-    "kernels": ("tests/benchmarks/test_gpu.py", "tests/kernels/triton/", "tests/engine/execution/device/"),
+    "kernels": (
+        "tests/benchmarks/test_gpu.py",
+        "tests/benchmarks/test_gpu_packages.py",
+        "tests/kernels/triton/",
+        "tests/engine/execution/device/",
+    ),
+    "models": (
+        "tests/engine/execution/test_golden.py",
+        "tests/engine/execution/test_hybrid.py",
+        "tests/engine/execution/test_native.py",
+        "tests/engine/execution/test_windows.py",
+        "tests/engine/models/quantization/",
+        "tests/engine/models/test_gguf_families.py",
+        "tests/engine/speculation/test_draft_model.py",
+    ),
     "services": (
         "tests/deploy/test_alertmanager.py",
         "tests/deploy/test_alerts.py::test_each_alert_fires",
@@ -56,12 +74,16 @@ PLACES = {
         "tests/deploy/test_helm.py",
         "tests/deploy/test_prometheus_server.py",
         "tests/gateway/tenancy/test_authenticator.py::TestOutage::test_a_real_server",
-        "tests/support/test_servers.py::test_clickhouse_keeps",
+        "tests/support/test_servers.py",
     ),
 }
 """Locations of a tier's tests: folders, files, or beginnings of names in a file."""
 
 KEPT = (
+    "tests/engine/execution/test_golden.py::test_logits[llama",
+    "tests/engine/execution/test_golden.py::test_greedy_text_alone[llama",
+    "tests/engine/execution/test_golden.py::test_greedy_text_in_a_batch_of_32[llama",
+    "tests/engine/execution/test_native.py::test_text_alone_and_in_a_batch[llama",
     "tests/engine/execution/device/test_graphs.py",
     "tests/engine/execution/device/test_slots.py",
     "tests/engine/execution/device/test_staging.py",
@@ -71,7 +93,7 @@ KEPT = (
     "tests/kernels/triton/test_plan.py",
     "tests/kernels/triton/test_variants.py",
 )
-"""Files of a tier's folders that are fast: they stay in `unit`."""
+"""Files of a tier's folders that are fast, and of the models one family: they stay in `unit`."""
 
 FIXTURES = {
     "browser": {"browser"},
@@ -106,7 +128,8 @@ def tiers_of(nodeid: str, fixtures: set[str], parameters: set[str]) -> set[str]:
 
 def is_left_out(path: str, config: pytest.Config) -> bool:
     """Whether a run of `-m unit` need not import a file: all of its tests are in other tiers."""
-    return config.option.markexpr == UNIT and UNIT not in tiers_of(f"{path}::", set(), set())
+    in_unit = UNIT in tiers_of(f"{path}::", set(), set()) or any(each.startswith(f"{path}::") for each in KEPT)
+    return config.option.markexpr == UNIT and not in_unit
 
 
 def mark(item: pytest.Item) -> None:
