@@ -11,6 +11,7 @@ UNIT = "unit"
 
 PLACES = {
     "campaign": (
+        "tests/console/test_doors.py",
         "tests/console/test_hostile.py",
         "tests/deploy/test_dockerfile.py::test_the_source_distribution",
         "tests/engine/execution/test_draft_distribution.py",
@@ -24,12 +25,15 @@ PLACES = {
         "tests/engine/simulation/test_states.py",
         "tests/engine/simulation/test_windows.py",
         "tests/engine/simulation/test_speculate.py::test_a_planted_bug",
+        "tests/engine/speculation/test_controller.py",
         "tests/gateway/admin/test_openapi.py",
         "tests/gateway/admission/test_outages.py::test_short_faults",
         "tests/gateway/analytics/test_rollups.py::test_series_after_a_rebuild",
         "tests/gateway/formats/openai/test_fuzz.py",
+        "tests/gateway/generation/test_unread_streams.py",
         "tests/gateway/metering/test_crashes.py",
         "tests/gateway/process/test_hostile_connections.py",
+        "tests/gateway/routing/test_fit.py",
         "tests/kernels/test_host_ops.py",
         "tests/pairs/test_pairs.py::test_every_pair",
         "tests/whole/test_whole.py::test_scenarios",
@@ -43,6 +47,7 @@ PLACES = {
         "tests/gateway/test_bench_and_top.py",
         "tests/gateway/test_cli.py::test_the_installed_command",
         "tests/gateway/test_cli_beside_gateway.py",
+        "tests/gateway/test_cli_hub.py",
         "tests/gateway/test_life.py",
         "tests/gateway/test_serve.py",
         "tests/gateway/test_memory_trim.py",
@@ -61,7 +66,11 @@ PLACES = {
         "tests/engine/execution/test_windows.py",
         "tests/engine/models/quantization/",
         "tests/engine/models/test_gguf_families.py",
+        "tests/engine/speculation/test_draft_memory.py",
         "tests/engine/speculation/test_draft_model.py",
+        "tests/engine/speculation/test_serving.py",
+        "tests/kernels/cpu/test_blocks.py",
+        "tests/kernels/cpu/test_native_attention.py",
     ),
     "services": (
         "tests/deploy/test_alertmanager.py",
