@@ -27,7 +27,7 @@ $(BIN)/python:
 PACKAGES := $(LOCKED) -r requirements.lock -r requirements-build.lock
 $(VENV)/.packages: requirements.lock requirements-build.lock requirements-uv.lock | $(BIN)/python
 	$(PIP) install --no-compile $(LOCKED) -r requirements-uv.lock && \
-		$(BIN)/uv --quiet pip install --python $(BIN)/python $(PACKAGES) || $(PIP) install --no-compile $(PACKAGES)
+		$(BIN)/uv --quiet --no-cache pip install --python $(BIN)/python $(PACKAGES) || $(PIP) install --no-compile $(PACKAGES)
 	touch $@
 
 # The native library is compiled while the packages arrive; setup.py takes it as it is.

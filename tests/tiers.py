@@ -30,6 +30,7 @@ PLACES = {
         "tests/gateway/admission/test_outages.py::test_short_faults",
         "tests/gateway/analytics/test_rollups.py::test_series_after_a_rebuild",
         "tests/gateway/formats/openai/test_fuzz.py",
+        "tests/gateway/generation/test_reservations.py",
         "tests/gateway/generation/test_unread_streams.py",
         "tests/gateway/metering/test_crashes.py",
         "tests/gateway/process/test_hostile_connections.py",

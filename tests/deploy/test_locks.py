@@ -109,7 +109,7 @@ def test_an_installation_takes_the_locks_and_nothing_else() -> None:
     )
     uv, by_uv, by_pip = re.split(r"\s*(?:&&|\|\|)\s*", serving)
     assert uv == f"--no-compile $(LOCKED) -r {UV}"
-    assert by_uv == "$(BIN)/uv --quiet pip install --python $(BIN)/python $(PACKAGES)"
+    assert by_uv == "$(BIN)/uv --quiet --no-cache pip install --python $(BIN)/python $(PACKAGES)"
     assert by_pip == "$(PIP) install --no-compile $(PACKAGES)"
     assert {"--no-deps", "--no-build-isolation"} <= set(itself.split())
     assert wheels == f"$(LOCKED) -r {WHEEL}"
