@@ -1,6 +1,7 @@
 """The simulated device: steps that take virtual time, and that check whose KV they read."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.config import BLOCK_TOKENS
@@ -39,7 +40,14 @@ class SimulatedDevice:
     """An `Executor`. With `async_depth=1` a step begins when the one before it ends, as on a GPU."""
 
     def __init__(
-        self, clock: VirtualClock, num_blocks: int, vocab_size: int, *, async_depth: int = 0, num_states: int = 0
+        self,
+        clock: VirtualClock,
+        num_blocks: int,
+        vocab_size: int,
+        *,
+        async_depth: int = 0,
+        num_states: int = 0,
+        windows: Sequence[int | None] = (),
     ) -> None:
         self.speed = Speed()
         self.faults = Faults()
@@ -50,7 +58,12 @@ class SimulatedDevice:
         self._salts: dict[str, bytes] = {}
         self._clock = clock
         self._inner = FakeExecutor(
-            num_blocks, vocab_size, async_depth=async_depth, num_states=num_states, is_poisoned=self._is_poisoned
+            num_blocks,
+            vocab_size,
+            async_depth=async_depth,
+            num_states=num_states,
+            windows=windows,
+            is_poisoned=self._is_poisoned,
         )
         self._ends_ns: deque[int] = deque([0], maxlen=1)
 

@@ -82,6 +82,8 @@ class Config:
     """Deltas and tokens that lie unread before a choice pauses: few make short answers long."""
     states: int = 0
     """Saved states of a model with recurrent layers, in addition to those of running sequences; 0: it has none."""
+    windows: tuple[int | None, ...] = ()
+    """Of a model with windowed layers: the windows of its KV groups after the first. `blocks` is for each group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,9 @@ def draw(seed: int) -> Scenario:
     """A scenario of a kind that its seed draws."""
     random = Random(f"scenario-{seed}")
     config = replace(_config(random), states=Random(f"states-{seed}").choice((0, 0, 1, 20)))
+    if not config.states:
+        windows = Random(f"windows-{seed}").choice(((), (), (), (1,), (48,), (100, None), (16, 16)))
+        config = replace(config, windows=windows)
     actions: list[Action] = []
     for _ in range(random.choice((1, 2, 2, 3))):
         begin_ms = random.choice((0, 50, 500, 3_000, 20_000)) + random.randrange(500)

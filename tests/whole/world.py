@@ -317,14 +317,17 @@ def _models(
         )
         num_states = config.max_running + config.states if config.states else 0
         states = SequenceStates(StatePool(num_states, config.max_running), interval_blocks=2) if num_states else None
-        cache = KVCacheManager(BlockPool(config.blocks), states=states)
+        num_blocks = config.blocks * (1 + len(config.windows))
+        cache = KVCacheManager(BlockPool(num_blocks), states=states, windows=config.windows)
         scheduler = Scheduler(scheduling, cache, config.window)
-        device = SimulatedDevice(clock, config.blocks, BYTES, async_depth=config.ahead, num_states=num_states)
+        device = SimulatedDevice(
+            clock, num_blocks, BYTES, async_depth=config.ahead, num_states=num_states, windows=config.windows
+        )
         device.speed.step_ns = config.step_us * (1000 if name == "large" else 300)
         device.speed.token_ns = config.token_us * (1000 if name == "large" else 300)
         windows = {each.name: scheduler.window_tokens_of(each.name) for each in scheduling.classes}
         served = ServedModel(name, text(), scheduler.window_tokens, windows, VOCABULARY, (END,), 1, f"{name}-1", None)
-        pool = KVPool(config.blocks, 1, KVBudget(config.blocks, "simulated"))
+        pool = KVPool(num_blocks, 1, KVBudget(num_blocks, "simulated"), groups=1 + len(config.windows))
         loaded.append(LoadedModel(served, Path(name), None, scheduler, device, pool))
         devices[name] = device
     return loaded, devices
