@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
-_MAX_DEPTH = 8
-"""Nesting of alternatives and references that is followed; a reference may refer to itself."""
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 """Spellings of templates that print Python's values."""
 
@@ -21,7 +19,7 @@ class ArgumentTypes:
         """The names of JSON Schema's types that the argument may have; empty if nothing is declared."""
         properties = self._schema.get("properties")
         declared = properties.get(key) if isinstance(properties, Mapping) else None
-        return frozenset(self._types(declared, _MAX_DEPTH))
+        return frozenset(self._types(declared))
 
     def json_of(self, key: str, written: str) -> str:
         """The argument as JSON: what is written if that is JSON of a declared type, else text."""
@@ -33,21 +31,24 @@ class ArgumentTypes:
             return value
         return json.dumps(written, ensure_ascii=False)
 
-    def _types(self, schema: object, depth: int) -> Iterator[str]:
-        if not isinstance(schema, Mapping) or not depth:
-            return
-        stated = schema.get("type")
-        if isinstance(stated, str | list):
-            yield from [stated] if isinstance(stated, str) else (each for each in stated if isinstance(each, str))
-            return
-        values = schema.get("enum")
-        for value in [schema["const"]] if "const" in schema else values if isinstance(values, list) else ():
-            yield _type_of(value)
-        for keyword in _ALTERNATIVES:
-            each = schema.get(keyword)
-            for alternative in each if isinstance(each, list) else ():
-                yield from self._types(alternative, depth - 1)
-        yield from self._types(self._referred(schema.get("$ref")), depth - 1)
+    def _types(self, schema: object) -> Iterator[str]:
+        """The types of a schema and of its alternatives. Each is read once, as they may refer to one another."""
+        left, read = [schema], set[int]()
+        while left:
+            each = left.pop()
+            if not isinstance(each, Mapping) or id(each) in read:
+                continue
+            read.add(id(each))
+            stated = each.get("type")
+            if isinstance(stated, str | list):
+                yield from [stated] if isinstance(stated, str) else (name for name in stated if isinstance(name, str))
+                continue
+            values = [each["const"]] if "const" in each else each.get("enum")
+            yield from map(_type_of, values if isinstance(values, list) else ())
+            for keyword in _ALTERNATIVES:
+                alternatives = each.get(keyword)
+                left += alternatives if isinstance(alternatives, list) else ()
+            left.append(self._referred(each.get("$ref")))
 
     def _referred(self, reference: object) -> object:
         """The schema at a local reference, as `#/$defs/City`; None if there is none."""
