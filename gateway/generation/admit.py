@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 
 from engine.request import Usage
 from gateway.admission import Hold, Limiter, Quota, QuotaExceeded
@@ -196,21 +197,20 @@ async def admitted(
     on_metered()
     lengths = [len(prompt.token_ids) for prompt in prompts]
     admission = Admission(cut, UsageTotal(lengths, choices_each, hold.bound_by), hold, meter, limiter)
-    ending, error = Ending.ERROR, internal_error()
-    http_status: int | None = None
+    ending, status, path = Ending.ERROR, HTTPStatus.INTERNAL_SERVER_ERROR.value, usage_context.endpoint
     try:
         yield admission
     except ClientGone:
-        ending, http_status = Ending.CANCELLED, CLIENT_CLOSED_REQUEST
+        ending, status = Ending.CANCELLED, CLIENT_CLOSED_REQUEST
         raise
     except asyncio.CancelledError:  # only a shutdown cancels
-        ending, error = Ending.INTERRUPTED, shutting_down()
+        ending, status = Ending.INTERRUPTED, status_of(path, shutting_down())
         raise
-    except Exception as raised:
-        error = as_api_error(raised) or error
+    except Exception as error:
+        status = status_of(path, as_api_error(error) or internal_error())
         raise
     finally:
-        await admission.end(ending, http_status or status_of(usage_context.endpoint, error))
+        await admission.end(ending, status)
 
 
 async def _hold(

@@ -7,8 +7,6 @@ V3 and R1 write ``function<｜tool▁sep｜>NAME``, a line break and the argumen
 from collections.abc import Container
 
 from gateway.speech.tool_call_parsers import (
-    MAX_NAME_CHARS,
-    NAME_CHARS,
     SPACES,
     Attempt,
     Heard,
@@ -17,6 +15,7 @@ from gateway.speech.tool_call_parsers import (
     arguments_of,
     past_spaces,
     tag,
+    word,
 )
 
 CALLS, CALL = "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"
@@ -46,7 +45,7 @@ def deepseek_call(names: Container[str], heard: Heard) -> Attempt:
 
 
 def _call(names: Container[str], heard: Heard) -> Attempt:
-    name, char = yield from _word((yield from past_spaces()))
+    name, char = yield from word((yield from past_spaces()))
     if (yield from tag(char)) != _SEPARATOR:
         raise NotACall
     char = yield from past_spaces()
@@ -54,7 +53,7 @@ def _call(names: Container[str], heard: Heard) -> Attempt:
     if is_fenced:
         if name != _TYPE:
             raise NotACall
-        name, char = yield from _word(char)
+        name, char = yield from word(char)
         char = yield from _literal(FENCE, (yield from past_spaces()) if char in SPACES else char)
         char = yield from past_spaces() if char in SPACES else _literal("json", char)
         char = (yield from past_spaces()) if char in SPACES else char
@@ -68,15 +67,6 @@ def _call(names: Container[str], heard: Heard) -> Attempt:
     if (yield from tag(char)) != CALL_END:
         raise NotACall
     heard += [""]
-
-
-def _word(char: str) -> Reading[tuple[str, str]]:
-    """A name that starts with `char`, and the character after it."""
-    word = ""
-    while char in NAME_CHARS and len(word) < MAX_NAME_CHARS:
-        word += char
-        char = yield
-    return word, char
 
 
 def _literal(text: str, char: str) -> Reading[str]:

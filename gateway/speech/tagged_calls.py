@@ -4,14 +4,14 @@ Qwen3-Coder and Qwen3.5. See `gateway.speech.tagged_values`."""
 from collections.abc import Container
 
 from gateway.speech.tagged_values import Members
-from gateway.speech.tool_call_parsers import MAX_NAME_CHARS, NAME_CHARS, SPACES, Attempt, Heard, NotACall, Reading, tag
+from gateway.speech.tool_call_parsers import MAX_NAME_CHARS, Attempt, Heard, NotACall, Reading, past_spaces, tag, word
 
 _NOT_IN_KEYS = frozenset("< \t\n\r")
 
 
 def glm(names: Container[str], heard: Heard) -> Attempt:
     """`NAME<arg_key>K</arg_key><arg_value>V</arg_value>..</tool_call>`"""
-    name, char = yield from _name()
+    name, char = yield from word((yield from past_spaces()))
     if name not in names:
         raise NotACall
     found = yield from tag(char)
@@ -71,18 +71,6 @@ def _invoked(names: Container[str], heard: Heard, name: str, parameter: str, end
         if found == parameter:
             found += (yield from _up_to(">", MAX_NAME_CHARS)) + ">"
     members.end()
-
-
-def _name() -> Reading[tuple[str, str]]:
-    """A name after white space, and the character after it."""
-    char = yield
-    while char in SPACES:
-        char = yield
-    name = ""
-    while char in NAME_CHARS and len(name) < MAX_NAME_CHARS:
-        name += char
-        char = yield
-    return name, char
 
 
 def _attribute(found: str, start: str) -> str:

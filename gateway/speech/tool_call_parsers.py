@@ -13,7 +13,7 @@ from gateway.speech.json_text import JsonText, NotJson
 
 SPACES = " \t\n\r"
 _ARGUMENTS = ("arguments", "parameters")
-NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+_NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 MAX_NAME_CHARS = 256
 _MAX_TAG_CHARS = MAX_NAME_CHARS + 32
 
@@ -78,18 +78,15 @@ def mistral(names: Container[str], heard: Heard) -> Attempt:
     if char == "[":
         yield from _array(names, heard)
         return
-    name = ""
-    while char in NAME_CHARS and len(name) < MAX_NAME_CHARS:
-        name += char
-        char = yield
+    name, char = yield from word(char)
     if name not in names:
         raise NotACall
     if char == "[":
-        tag = yield from _bracketed()
-        if tag == "[CALL_ID]":
+        found = yield from _bracketed()
+        if found == "[CALL_ID]":
             yield from _until("[")
-            tag = yield from _bracketed()
-        if tag != "[ARGS]":
+            found = yield from _bracketed()
+        if found != "[ARGS]":
             raise NotACall
         char = yield from past_spaces()
     yield from arguments_of(name, heard, char)
@@ -215,7 +212,7 @@ def _bracketed() -> Reading[str]:
 def _until(end: str) -> Reading[str]:
     """Up to `MAX_NAME_CHARS` name characters, ended by `end`."""
     taken = ""
-    while (char := (yield)) in NAME_CHARS and len(taken) < MAX_NAME_CHARS:
+    while (char := (yield)) in _NAME_CHARS and len(taken) < MAX_NAME_CHARS:
         taken += char
     if char != end:
         raise NotACall
@@ -227,6 +224,15 @@ def past_spaces() -> Reading[str]:
     while (char := (yield)) in SPACES:
         pass
     return char
+
+
+def word(char: str) -> Reading[tuple[str, str]]:
+    """Up to `MAX_NAME_CHARS` name characters, of which `char` is the first, and the character after them."""
+    taken = ""
+    while char in _NAME_CHARS and len(taken) < MAX_NAME_CHARS:
+        taken += char
+        char = yield
+    return taken, char
 
 
 def tag(char: str) -> Reading[str]:
