@@ -165,11 +165,9 @@ class KVCacheManager:
         if hits is None:
             hits = request.hits = PrefixHits()
         if limit := self._max_hits(request):
-            if self.states is None:
-                hits.refresh(self._pool, request, limit)
-            else:
+            if self.states is not None:
                 self._refresh_to_state(self.states, hits, request, limit)
-            if self._windows is not None:
+            elif hits.refresh(self._pool, request, limit) and self._windows is not None:
                 self._windows.narrow(hits, request)
         return hits
 

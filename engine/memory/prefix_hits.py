@@ -28,6 +28,10 @@ class PrefixHits:
     """Of a model with recurrent states: leading blocks at whose end a state is saved, as of `states_seen`: the changes
     of the saved states, and the limit on blocks."""
     states_seen: tuple[int, int] | None = None
+    _found: list[int] = field(default_factory=list)
+    """The cached blocks in the first group, of which `blocks` are those that the other groups can follow."""
+    _missing: bytes | None = None
+    """The hash of a further group's block without which the prefix is shorter than `_found`."""
     _members: frozenset[int] | None = None
     _seen: int = -1
 
@@ -36,26 +40,28 @@ class PrefixHits:
         """The cached blocks of all groups."""
         return [*self.blocks, *chain.from_iterable(self.windows)] if self.windows else self.blocks
 
-    def refresh(self, pool: BlockPool, request: Request, limit: int) -> None:
-        """Find the cached blocks among the request's first `limit` blocks."""
+    def refresh(self, pool: BlockPool, request: Request, limit: int) -> bool:
+        """Find the cached blocks among the request's first `limit` blocks. Returns whether they may differ from those
+        before: then, in a model whose KV is in groups, `narrow` them."""
         known = self._seen >= 0
-        if known and len(self.blocks) <= limit and not self._has_changed(pool):
-            more = _match(pool, request, len(self.blocks), limit)
+        if known and len(self._found) <= limit and not self._has_changed(pool):
+            more = _match(pool, request, len(self._found), limit)
             self._seen = pool.changes_total
-            if not more:
-                return
-            self.blocks += more
+            if not more and (self._missing is None or not pool.is_cached(self._missing)):
+                return False
+            self._found = self._found + more
         else:
-            self.blocks = _match(pool, request, 0, limit)
+            self._found = _match(pool, request, 0, limit)
+        self.blocks, self.windows, self._missing = self._found, [], None
         self._members = frozenset(self.blocks) if known else None  # not needed if it is admitted at once
         self._seen = pool.changes_total
         self.survey = pool.survey(self.blocks)
+        return True
 
-    def narrow(self, pool: BlockPool, count: int, windows: list[list[int]]) -> None:
-        """Reduce the prefix to its first `count` blocks, with these blocks of further groups."""
-        if count < len(self.blocks):
-            self.blocks, self._members = self.blocks[:count], None
-        self.windows = windows
+    def narrow(self, pool: BlockPool, count: int, windows: list[list[int]], missing: bytes | None) -> None:
+        """Reduce the prefix to its first `count` blocks, with these blocks of further groups. `missing`: the hash whose
+        block would make it longer, if there is one."""
+        self.blocks, self.windows, self._missing, self._members = self._found[:count], windows, missing, None
         self.survey = pool.survey(self.all_blocks)
 
     def update_survey(self, pool: BlockPool, request: Request) -> None:
@@ -73,7 +79,7 @@ class PrefixHits:
         if changes is None:
             return True
         if self._members is None:
-            self._members = frozenset(self.blocks)
+            self._members = frozenset(chain(self._found, *self.windows))
         return not self._members.isdisjoint(changes)
 
 

@@ -51,8 +51,9 @@ class WindowGroups:
 
     def narrow(self, hits: PrefixHits, request: Request) -> None:
         """Reduce the first group's `hits` to the longest prefix that all groups have, and add the others' blocks."""
-        count = self._longest(request, len(hits.blocks))
-        hits.narrow(self._pool, count, [self._match(request, group, count) for group in self._further()])
+        count, missing = self._longest(request, len(hits.blocks))
+        windows = [self._match(request, group, count) for group in self._further()]
+        hits.narrow(self._pool, count, windows, missing)
 
     def begin(self, request: Request, hits: PrefixHits) -> None:
         """Begin the tables of an admitted request with its hits."""
@@ -126,9 +127,10 @@ class WindowGroups:
     def _further(self) -> range:
         return range(1, self.groups)
 
-    def _longest(self, request: Request, count: int) -> int:
-        """The most leading blocks, up to `count`, whose windows are cached in all groups. O(count)."""
-        find, hashes, group = self._pool.is_cached, request.block_hashes, 0
+    def _longest(self, request: Request, count: int) -> tuple[int, bytes | None]:
+        """The most leading blocks, up to `count`, whose windows are cached in all groups; and the hash of the first
+        block found to be missing, if they are fewer. O(count)."""
+        find, hashes, group, missing = self._pool.is_cached, request.block_hashes, 0, None
         reached = [count] * self.groups  # by group: from this block to `count`, all are cached
         while count and (group := group + 1) < self.groups:
             first = first_in_window(count * BLOCK_TOKENS, self._windows[group - 1])
@@ -137,9 +139,10 @@ class WindowGroups:
                 index -= 1
             reached[group] = index
             if index > first:  # a shorter prefix cannot have a later window: this block is in all of them
+                missing = missing or group_hash(hashes[index - 1], group)
                 count, group = index - 1, 0
                 reached = [min(end, count) for end in reached]
-        return count
+        return count, missing
 
     def _match(self, request: Request, group: int, count: int) -> list[int]:
         first = first_in_window(count * BLOCK_TOKENS, self._windows[group - 1])
