@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 10
+ABI = 11
 """TP_ABI."""
 
 
@@ -167,7 +167,15 @@ class Layer(Structure):
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
         ("window", c_int64),
+        ("kv_group", c_int64),
+        ("kv_place", c_int64),
     )
+
+
+class Tables(Structure):
+    """TpTables."""
+
+    _fields_ = (("block_tables", c_void_p), ("block_table_stride", c_int64))
 
 
 class Model(Structure):
@@ -247,8 +255,8 @@ SIGNATURES = {
     "tp_gated_delta": (None, (_AT, _AT, _AT, _COUNT, _AT, _COUNT, _AT, _COUNT)),
     "tp_sigmoid_mul": (None, (_AT, _COUNT, _COUNT, _COUNT, _AT, _COUNT)),
     "tp_rms_norm": (None, (_AT, _COUNT, _COUNT, _COUNT, _AT, c_float, _AT, _COUNT)),
-    "tp_forward_scratch_bytes": (c_int64, (_AT, _AT, _AT)),
-    "tp_forward": (None, (_AT, _AT, _AT, _AT, _AT, _COUNT, _AT, _AT)),
+    "tp_forward_scratch_bytes": (c_int64, (_AT, _AT, _AT, _AT)),
+    "tp_forward": (None, (_AT, _AT, _AT, _AT, _AT, _AT, _COUNT, _AT, _AT)),
     "tp_sample_scratch_bytes": (c_int64, (_COUNT, _COUNT)),
     "tp_sample": (None, (*_LOGITS, _AT, _AT, _AT, _AT)),
     "tp_mask_logits": (None, (*_LOGITS, _AT, _COUNT)),

@@ -33,13 +33,16 @@ class NativeForward:
         self._weights = weights
         self._vectors: list[Floats] = []
         self._layers = (abi.Layer * len(weights.layers))()
-        for struct, layer, window in zip(self._layers, weights.layers, shape.windows, strict=True):
+        places = shape.kv_places or [(0, place) for place in range(len(weights.layers))]
+        for struct, layer, window, place in zip(self._layers, weights.layers, shape.windows, places, strict=True):
             self._fill(struct, layer, window)
+            struct.kv_group, struct.kv_place = place
+        groups, kv_layers = (1 + max(numbers) for numbers in zip(*places, strict=True))
         table = weights.embedding.table
         self._hidden_size = table.in_features
         self._kv_shapes = {
-            BFLOAT16: (len(weights.layers), BLOCK_TOKENS, 2, shape.num_kv_heads, shape.head_dim),
-            _INT8: (len(weights.layers), int8_block_bytes(shape.num_kv_heads, shape.head_dim)),
+            BFLOAT16: (kv_layers, BLOCK_TOKENS, 2, shape.num_kv_heads, shape.head_dim),
+            _INT8: (kv_layers, int8_block_bytes(shape.num_kv_heads, shape.head_dim)),
         }
         self._model = abi.Model(
             hidden=table.in_features,
@@ -58,29 +61,33 @@ class NativeForward:
             sin=self._vector(shape.sin),
         )
         self._rows = abi.Rows()
+        self._tables = (abi.Tables * groups)()
+        self._tables_at = ctypes.addressof(self._tables)
         self._model_at, self._rows_at = ctypes.addressof(self._model), ctypes.addressof(self._rows)
         self._scratch = aligned_bytes(0)
 
     def __call__(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
         """Hidden states bf16 [T, H] of a step's tokens int64 [T], normed for the head. Writes their KV into kv, bf16
-        [L, N, 16, 2, Hkv, D] or int8 [L, N, bytes], and reads no slot past a row's context.
+        [L, N, 16, 2, Hkv, D] or int8 [L, N, bytes], of the L layers of a block, and reads no slot past a row's context.
 
         `wanted`, int64 [W], ascending: return the states of these tokens only, [W, H]. They are the last tokens of each
         row, at least one of each.
         """
-        tables, query_lens, context_lens = rows.block_tables, rows.query_lens, rows.context_lens
+        query_lens, context_lens = rows.query_lens, rows.context_lens
         assert (kv.shape[0], *kv.shape[2:]) == self._kv_shapes[kv.dtype], f"KV is {kv.shape}"
-        assert (token_ids.dtype, tables.dtype, query_lens.dtype, context_lens.dtype) == (_INT64,) * 4
+        assert (token_ids.dtype, query_lens.dtype, context_lens.dtype) == (_INT64,) * 3
         assert all(array.flags.c_contiguous for array in (kv, token_ids, query_lens, context_lens))
-        assert tables.shape[1] < 2 or tables.strides[1] == 8, "block tables whose rows are not contiguous"
+        for group, tables in zip(self._tables, (rows.block_tables, *rows.window_tables), strict=True):
+            assert tables.dtype == _INT64
+            assert tables.shape[1] < 2 or tables.strides[1] == 8, "block tables whose rows are not contiguous"
+            group.block_tables, group.block_table_stride = address(tables), tables.strides[0] // 8
         struct = self._rows
         struct.rows, struct.tokens = len(query_lens), len(token_ids)
         struct.query_lens, struct.context_lens = address(query_lens), address(context_lens)
-        struct.block_tables, struct.block_table_stride = address(tables), tables.strides[0] // 8
         self._model.kv = abi.KV.INT8 if kv.dtype == _INT8 else abi.KV.BF16
         counts = None if wanted is None else wanted_of_rows(wanted, query_lens)
         wanted_at = None if counts is None else address(counts)
-        size = self._library.tp_forward_scratch_bytes(self._model_at, self._rows_at, wanted_at)
+        size = self._library.tp_forward_scratch_bytes(self._model_at, self._rows_at, self._tables_at, wanted_at)
         assert size >= 0, f"heads of {self._model.head_dim} dimensions"
         if size > len(self._scratch):
             self._scratch = aligned_bytes(size)
@@ -88,6 +95,7 @@ class NativeForward:
         self._library.tp_forward(
             self._model_at,
             self._rows_at,
+            self._tables_at,
             wanted_at,
             address(token_ids),
             address(kv),

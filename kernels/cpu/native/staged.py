@@ -33,7 +33,7 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, shape.windows, shape.cos, shape.sin
     )
     switches = ("attention_scale", "attention_softcap", "embedding_scale", "residual_scale", "activation")
-    if shape.rotary or shape.kv_places or any(getattr(shape, name) != getattr(neutral, name) for name in switches):
+    if shape.rotary or any(getattr(shape, name) != getattr(neutral, name) for name in switches):
         return True
     return any(
         not isinstance(layer.mlp, MlpWeights)

@@ -94,7 +94,7 @@ class Model:
         angles = torch.outer(torch.arange(POSITIONS).float(), 100.0 ** -torch.linspace(0, 1, config.rotary // 2))
         self.cos, self.sin = angles.cos(), angles.sin()
 
-    def native(self) -> NativeForward:
+    def native(self, kv_places: tuple[tuple[int, int], ...] = ()) -> NativeForward:
         ops, config = NativeOps(2), self.config
         layers = []
         for layer in self.layers:
@@ -116,7 +116,14 @@ class Model:
         embedding = ops.pack_embedding(dense(self.table))
         cos, sin = self.cos.numpy(), self.sin.numpy()
         shape = weights.ModelShape(
-            config.heads, config.kv_heads, config.head_dim, EPS, config.windows, cos=cos, sin=sin
+            config.heads,
+            config.kv_heads,
+            config.head_dim,
+            EPS,
+            config.windows,
+            cos=cos,
+            sin=sin,
+            kv_places=kv_places,
         )
         final_norm = ops.vector(array_of(self.final_norm))
         return ops.forward_pass(shape, weights.ModelWeights(embedding, layers, final_norm, ops.tied_head(embedding)))
@@ -266,6 +273,45 @@ def test_neighbours_change_no_bit(model: Model) -> None:
         alone = in_one(model, forward, each)
         assert torch.equal(together.all_hidden(row), alone.all_hidden(0))
         assert torch.equal(together.stored(row), alone.stored(0))
+
+
+def test_kv_in_groups_changes_no_bit() -> None:
+    """Each layer is in a group of its own. What the window has passed is in no block of the row any more."""
+    model, tokens, block = Model(CONFIGS["windows"]), sequence(CONFIGS["windows"], 70), BLOCK_TOKENS
+    expected = in_one(model, model.native(), tokens).all_hidden(0)
+    grouped = model.native(((1, 0), (0, 0)))
+    config = model.config
+    kv = torch.full((1, 11, block, 2, config.kv_heads, config.head_dim), math.nan, dtype=torch.bfloat16)
+    full, windowed = int_array([[7, 2, 9, 0, 4]]), int_array([[5, 1, 8, 3, 6]])
+    hidden = []
+    for begin, end in ((0, 40), (40, 41), (41, 70)):
+        windowed[0, : max(0, begin - 7) // block] = 10
+        rows = StepRows(full, int_array([end - begin]), int_array([end]), window_tables=(windowed,))
+        hidden.append(tensor_of(grouped(tokens[begin:end].numpy(), rows, array_of(kv))))
+    assert torch.equal(torch.cat(hidden), expected)
+    assert kv[0, 10].isnan().all()
+
+
+def test_kv_in_groups_that_rows_share_changes_no_bit() -> None:
+    """Rows share a prompt's blocks in the first group, whose tasks are cut for it, and none in the other."""
+    config, rows, prompt = CONFIGS["windows"], 9, 8 * BLOCK_TOKENS
+    model, blocks = Model(config), prompt // BLOCK_TOKENS + 1
+    plain, grouped = model.native(), model.native(((1, 0), (0, 0)))
+    tokens = [torch.cat((sequence(config, prompt), sequence(config, 1, seed))) for seed in range(rows)]
+    expected = [in_one(model, plain, each).all_hidden(0)[-1] for each in tokens]
+    shape = (BLOCK_TOKENS, 2, config.kv_heads, config.head_dim)
+    kv = torch.full((1, 2 * rows * blocks, *shape), math.nan, dtype=torch.bfloat16)
+    own = np.arange(rows * blocks).reshape(rows, blocks)
+    full, windowed = own.copy(), own + rows * blocks
+    full[:, :-1] = full[0, :-1]
+    for row in range(rows):
+        first = StepRows(
+            full[row : row + 1], int_array([prompt]), int_array([prompt]), None, (windowed[row : row + 1],)
+        )
+        grouped(tokens[row][:-1].numpy(), first, array_of(kv))
+    last = StepRows(full, np.ones(rows, dtype=np.int64), int_array([prompt + 1] * rows), None, (windowed,))
+    hidden = tensor_of(grouped(torch.cat([each[-1:] for each in tokens]).numpy(), last, array_of(kv)))
+    assert torch.equal(hidden, torch.stack(expected))
 
 
 @pytest.mark.parametrize("threads", [1, 3])

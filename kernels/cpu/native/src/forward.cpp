@@ -64,6 +64,14 @@ TpHeads heads_of(const TpModel& model, const TpLayer& layer) {
             0.0f,              0.0f,             nullptr};
 }
 
+// The same rows with the block tables of a layer.
+TpRows with_tables(const TpRows& rows, const TpTables& tables) {
+    TpRows own = rows;
+    own.block_tables = tables.block_tables;
+    own.block_table_stride = tables.block_table_stride;
+    return own;
+}
+
 // The same rows, reduced to the last `wanted` tokens of each.
 TpRows only(const TpRows& rows, const int64_t* wanted) {
     TpRows kept = rows;
@@ -114,6 +122,9 @@ class Step {
         const Embedding embedding{&model_.embedding, token_ids, residual_, widths_.residual};
         tp::run(embed_range, &embedding, rows_.tokens, EMBEDDED_TOKENS);
     }
+
+    // From here on KV is read and written by these block tables.
+    void use(const TpTables& tables) { rows_ = with_tables(rows_, tables); }
 
     void store_kv(const TpLayer& layer, void* kv_layer) {
         norm(layer.attention_norm);
@@ -172,15 +183,22 @@ class Step {
 
 }  // namespace
 
-extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const int64_t* wanted) {
+extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const TpTables* tables,
+                                            const int64_t* wanted) {
     const TpHeads heads = heads_of(*model, model->layer[0]);  // of one shape in all layers
-    const TpRows kept = wanted == nullptr ? *rows : only(*rows, wanted);  // fewer tasks may be cut finer
-    int64_t phase = std::max(tp_attend_scratch_bytes(&heads, rows), tp_attend_scratch_bytes(&heads, &kept));
-    if (phase < 0) {
-        return -1;
-    }
+    int64_t phase = 0, groups = 0;
     for (int64_t index = 0; index < model->layers; ++index) {
         const TpLayer& layer = model->layer[index];
+        if (layer.kv_group >= groups) {  // which rows share blocks differs between groups
+            groups = layer.kv_group + 1;
+            const TpRows all = with_tables(*rows, tables[layer.kv_group]);
+            const TpRows kept = wanted == nullptr ? all : only(all, wanted);  // fewer tasks may be cut finer
+            const int64_t bytes = std::max(tp_attend_scratch_bytes(&heads, &all), tp_attend_scratch_bytes(&heads, &kept));
+            if (bytes < 0) {
+                return -1;
+            }
+            phase = std::max(phase, bytes);
+        }
         for (const TpLinear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
             phase = std::max(phase, tp_product_scratch_bytes(linear, rows->tokens));
         }
@@ -188,21 +206,23 @@ extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* 
     return Arena(Widths(*model), rows->tokens).scratch + phase;
 }
 
-extern "C" void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids, void* kv,
-                           int64_t kv_layer_bytes, uint16_t* hidden, void* scratch) {
+extern "C" void tp_forward(const TpModel* model, const TpRows* rows, const TpTables* tables, const int64_t* wanted,
+                           const int64_t* token_ids, void* kv, int64_t kv_layer_bytes, uint16_t* hidden, void* scratch) {
     if (rows->tokens == 0) {  // there is no scratch either
         return;
     }
     Step step(*model, *rows, scratch);
     step.embed(token_ids);
     for (int64_t index = 0; index < model->layers; ++index) {
-        char* kv_layer = static_cast<char*>(kv) + index * kv_layer_bytes;
-        step.store_kv(model->layer[index], kv_layer);
+        const TpLayer& layer = model->layer[index];
+        char* kv_layer = static_cast<char*>(kv) + layer.kv_place * kv_layer_bytes;
+        step.use(tables[layer.kv_group]);
+        step.store_kv(layer, kv_layer);
         if (wanted != nullptr && index + 1 == model->layers) {
             step.keep(wanted);
         }
-        step.attend(model->layer[index], kv_layer);
-        step.feed_forward(model->layer[index]);
+        step.attend(layer, kv_layer);
+        step.feed_forward(layer);
     }
     step.finish(hidden);
 }

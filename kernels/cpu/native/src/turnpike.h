@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 10;
+constexpr int32_t TP_ABI = 11;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -193,6 +193,7 @@ struct TpLayer {
     const float* query_norm;  // [D] or null
     const float* key_norm;
     int64_t window;  // 0: none
+    int64_t kv_group, kv_place;  // its KV: which block tables, and which layer of their blocks
 };
 
 struct TpModel {
@@ -207,12 +208,19 @@ struct TpModel {
     const float* sin;
 };
 
+// The block tables of the layers of one group: see TpRows.
+struct TpTables {
+    const int64_t* block_tables;
+    int64_t block_table_stride;
+};
+
 // Hidden states bf16 [W, H] of a step's tokens, normed for the head: of row i's last `wanted[i]` >= 1 tokens, rows adjacent;
-// null: of all tokens. Writes the KV of all tokens into `kv`, with layers `kv_layer_bytes` apart. The residual stream is
-// float32. Scratch of -1 bytes: attention does not support the heads.
-int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const int64_t* wanted);
-void tp_forward(const TpModel* model, const TpRows* rows, const int64_t* wanted, const int64_t* token_ids, void* kv,
-                int64_t kv_layer_bytes, uint16_t* hidden, void* scratch);
+// null: of all tokens. Writes the KV of all tokens into `kv`, with layers of a block `kv_layer_bytes` apart, by the `tables` of
+// each layer's group; those of `rows` are not used. The residual stream is float32. Scratch of -1 bytes: attention does not
+// support the heads.
+int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* rows, const TpTables* tables, const int64_t* wanted);
+void tp_forward(const TpModel* model, const TpRows* rows, const TpTables* tables, const int64_t* wanted,
+                const int64_t* token_ids, void* kv, int64_t kv_layer_bytes, uint16_t* hidden, void* scratch);
 
 // --- Sampling: defined by kernels/reference.py -------------------------------------------------------------------
 
