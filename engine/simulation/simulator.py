@@ -1,6 +1,6 @@
 """Runs traffic through the scheduler and the fake executor in virtual time, and checks all invariants."""
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
@@ -18,12 +18,13 @@ from engine.simulation.draft_audit import DraftAuditor
 from engine.simulation.driver import Transcript, request_of
 from engine.simulation.fake_executor import DeviceFailure, FakeExecutor
 from engine.simulation.fake_proposer import FakeProposer, running_only
+from engine.simulation.fault_injector import TO_A_REQUEST, FaultInjector
 from engine.simulation.in_flight_audit import InFlightAuditor
 from engine.simulation.oracle import check_transcript
 from engine.simulation.patterns import traffic_from_seed
 from engine.simulation.report import EVENTS_SHOWN, SimulationFailure, SimulationReport
 from engine.simulation.time_audit import TimeAuditor
-from engine.simulation.traffic import VOCAB_SIZE, Arrival, Fault, FaultKind, Traffic
+from engine.simulation.traffic import VOCAB_SIZE, Arrival, Fault, Traffic
 
 MAX_STEPS = 20_000
 
@@ -86,15 +87,6 @@ class _NeverLaunched:
         raise self.error
 
 
-@dataclass(frozen=True, slots=True)
-class _Paused:
-    """A paused request, and when its pause begins and ends."""
-
-    request: Request
-    since_ns: int
-    until_ns: int
-
-
 class _Simulation:
     def __init__(self, traffic: Traffic, check_every: int) -> None:
         self.step = 0
@@ -132,8 +124,6 @@ class _Simulation:
         self._faults_in_flight: list[Fault] = []
         self._requests: dict[str, Request] = {}
         self._alive: list[Request] = []
-        self._paused: list[_Paused] = []
-        self._aborted: dict[str, Transcript] = {}
         self._transcripts: dict[str, Transcript] = {}
         self._proposer = FakeProposer(traffic.seed, self._executor) if traffic.speculate else None
         classes = traffic.config.classes
@@ -151,15 +141,17 @@ class _Simulation:
         self._time_auditor = TimeAuditor(traffic.config, self._scheduler, traffic.longest_step_ns)
         self._now_ns = 0
         self._draws = Random(traffic.seed)
-        self._fault_counts: Counter[str] = Counter()
         self._trace = sha256()
+        self._injector = FaultInjector(
+            self._scheduler, self._executor, self._device, self._time_auditor, self._transcripts, self._record
+        )
 
     def run(self) -> SimulationReport:
-        while self._arrivals or self._faults or self._launched or self._paused or self._scheduler.has_work:
+        while self._has_work:
             assert self.step < MAX_STEPS, "the queue does not drain"
             self._take_arrivals()
             self._take_faults()
-            self._resume()
+            self._injector.resume(self._now_ns)
             while self._launched and self._proposer is not None and self._proposer.waits_for_result():
                 self._complete(self._launched.popleft())
             self._alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
@@ -188,16 +180,21 @@ class _Simulation:
             accepted_drafts=0 if self._draft_auditor is None else self._draft_auditor.accepted,
             rejected_drafts=0 if self._draft_auditor is None else self._draft_auditor.rejected,
             virtual_ns=self._now_ns,
-            faults=dict(sorted(self._fault_counts.items())),
+            faults=dict(sorted(self._injector.counts.items())),
             trace_hash=self._trace.hexdigest(),
         )
+
+    @property
+    def _has_work(self) -> bool:
+        events = self._arrivals or self._faults or self._launched or self._injector.pauses_end_ns
+        return bool(events) or self._scheduler.has_work
 
     def _sleep(self) -> None:
         """Advance the time to the next event."""
         assert not self._scheduler.has_work, "requests are left and nothing is scheduled"
         self._faults_in_flight.clear()
         nexts = [events[0].at_ns for events in (self._arrivals, self._faults) if events]
-        nexts += [paused.until_ns for paused in self._paused]
+        nexts += self._injector.pauses_end_ns
         self._now_ns = max(self._now_ns, min(nexts, default=0))
 
     def _schedule(self) -> StepPlan | None:
@@ -272,7 +269,7 @@ class _Simulation:
         except OutOfDeviceMemory as error:
             deltas = self._scheduler.give_back(plan, str(error), elapsed_ns=elapsed_ns)
             self._auditor.after_give_back(plan, deltas)
-            self._fault_counts["given back"] += 1
+            self._injector.counts["given back"] += 1
         except DeviceFailure as error:
             deltas = self._scheduler.fail(plan, str(error), elapsed_ns=elapsed_ns)
             self._auditor.after_commit(plan, deltas, None)
@@ -322,71 +319,13 @@ class _Simulation:
     def _take_faults(self) -> None:
         while self._faults and self._faults[0].at_ns <= self._now_ns:
             fault = self._faults.popleft()
-            if fault.in_flight and fault.kind in _TO_A_REQUEST:
+            if fault.in_flight and fault.kind in TO_A_REQUEST:
                 self._faults_in_flight.append(fault)
             else:
                 self._apply(fault)
 
     def _apply(self, fault: Fault) -> None:
-        name = fault.kind.name.lower()
-        match fault.kind:
-            case FaultKind.ABORT | FaultKind.PREEMPT | FaultKind.PAUSE:
-                self._apply_to_request(fault)
-                return
-            case FaultKind.FAILURE:
-                self._executor.fail_next()
-            case FaultKind.SHORTAGE:
-                self._executor.run_short(fault.tokens, fault.steps, at_result=fault.in_flight)
-            case FaultKind.JUMP:
-                self._now_ns += fault.ns
-            case _:
-                self._device.apply(fault)
-        self._fault_counts[name] += 1
-        self._record(f"{name} of {fault.steps} steps, {fault.ns} ns")
-
-    def _apply_to_request(self, fault: Fault) -> None:
-        alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
-        if not alive:
-            return
-        victim = alive[fault.rank % len(alive)]
-        when = "in flight" if fault.in_flight else "between steps"
-        if fault.kind is FaultKind.ABORT:
-            self._fault_counts[f"abort {when}, {_standing(victim)}"] += 1
-            self._end_pause(victim)
-            assert self._scheduler.abort(victim.id, self._now_ns)
-            assert not self._scheduler.abort(victim.id)
-            assert not victim.block_table, "an aborted request keeps blocks"
-            assert not victim.window_tables, "an aborted request keeps blocks in its windows"
-            assert victim.state is None, "an aborted request keeps its state"
-            self._aborted[victim.id] = self._transcripts.pop(victim.id)
-        elif fault.kind is FaultKind.PAUSE:
-            self._pause(victim, fault.ns, when)
-        elif self._scheduler.preempt(victim.id):
-            self._fault_counts[f"preempt {when}"] += 1
-        self._record(f"{fault.kind.name.lower()} of {victim.id}")
-
-    def _pause(self, request: Request, ns: int, when: str) -> None:
-        standing, paused = _standing(request), request.phase is Phase.PAUSED
-        assert self._scheduler.pause(request.id, self._now_ns) != paused
-        held = (request.slot, request.block_table, request.computed)
-        assert held == (None, [], 0), "a paused request holds a slot or blocks"
-        if not paused:
-            self._fault_counts[f"pause {when}, {standing}"] += 1
-            self._paused.append(_Paused(request, self._now_ns, self._now_ns + ns))
-
-    def _resume(self) -> None:
-        """Resume the requests whose pause is over."""
-        for paused in [paused for paused in self._paused if paused.until_ns <= self._now_ns]:
-            assert self._scheduler.resume(paused.request.id, self._now_ns)
-            assert not self._scheduler.resume(paused.request.id)
-            self._end_pause(paused.request)
-            self._record(f"{paused.request.id} is read again")
-
-    def _end_pause(self, request: Request) -> None:
-        """Record the end of a request's pause, if it is paused, because it resumes or ends."""
-        for paused in [paused for paused in self._paused if paused.request is request]:
-            self._paused.remove(paused)
-            self._time_auditor.on_pause_end(request, self._now_ns - paused.since_ns)
+        self._now_ns = self._injector.apply(fault, self._alive, self._now_ns)
 
     def _check_plan(self, plan: StepPlan | None) -> None:
         config = self._traffic.config
@@ -426,8 +365,8 @@ class _Simulation:
                 assert ended.finish_reason is not None, f"{arrival.id} never ended"
                 check_transcript(arrival, ended, window_tokens)
                 assert ended.usage == self._requests[arrival.id].usage, f"{arrival.id} is charged after its end"
-            elif arrival.id in self._aborted:
-                check_transcript(arrival, self._aborted[arrival.id], window_tokens)
+            elif arrival.id in self._injector.aborted:
+                check_transcript(arrival, self._injector.aborted[arrival.id], window_tokens)
 
     def _is_poisoned(self, row: ScheduledRow) -> bool:
         position = self._poisoned_at[row.request.id]
@@ -436,17 +375,3 @@ class _Simulation:
     def _record(self, event: str) -> None:
         self.events.append(event)
         self._trace.update(event.encode() + b"\n")
-
-
-_TO_A_REQUEST = (FaultKind.ABORT, FaultKind.PREEMPT, FaultKind.PAUSE)
-
-
-def _standing(request: Request) -> str:
-    """The state of a request, in the cases that an abort distinguishes."""
-    if request.phase is Phase.PAUSED:
-        return "paused"
-    if request.phase is Phase.RUNNING:
-        return "in prefill" if request.output_tokens == 0 else "in decode"
-    if request.preemptions:
-        return "preempted"
-    return "waiting" if request.fork_of is None else "waiting as a fork"
