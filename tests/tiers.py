@@ -83,7 +83,7 @@ PLACES = {
         "tests/deploy/test_exporters.py",
         "tests/deploy/test_helm.py",
         "tests/deploy/test_prometheus_server.py",
-        "tests/gateway/tenancy/test_authenticator.py::TestOutage::test_a_real_server",
+        "tests/gateway/tenancy/test_outage.py::test_a_real_server",
         "tests/support/test_servers.py",
     ),
 }

@@ -46,7 +46,7 @@ _TOGGLES = (
 
 
 def run(stage: Stage, families: Sequence[str] | None = None) -> None:
-    from tests.support.tiny_models import FAMILIES
+    from tests.support.tiny_families import FAMILIES
 
     with tempfile.TemporaryDirectory() as root:
         for family in families or FAMILIES:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from engine.speculation.policy import FixedDepth
-from tests.support.tiny_models import FAMILIES, make_checkpoint
+from tests.support.tiny_families import FAMILIES
+from tests.support.tiny_models import make_checkpoint
 
 
 @pytest.fixture(scope="session")

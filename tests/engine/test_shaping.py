@@ -9,7 +9,7 @@ import pytest
 from engine import Engine, EngineConfig, FinishReason, InvalidParameter, SamplingParams, TextDelta
 from engine.grammar import GrammarSpec
 from tests.engine.streams import collect
-from tests.support.tiny_models import IM_END, IM_START
+from tests.support.tiny_tokenizer import IM_END, IM_START
 
 PROMPT = list(range(10, 60))
 GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)

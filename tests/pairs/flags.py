@@ -51,7 +51,7 @@ from tests.pairs.promises import (
     without,
     without_stop_tokens,
 )
-from tests.support.tiny_models import IM_END
+from tests.support.tiny_tokenizer import IM_END
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import orjson
 from engine.text.processor import TextProcessor
 from gateway.formats.openai.logprobs import token_label
 from tests.pairs.reading import Choice, Reply
-from tests.support.tiny_models import IM_END
+from tests.support.tiny_tokenizer import IM_END
 
 SHORT, LONG, LONGER = 3, 24, 40
 """Tokens; a forced call takes some thirty."""

@@ -13,7 +13,7 @@ from engine.request import Request, SamplingParams, TokenLogprob, Usage
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.proposer import DraftWant, Proposer
 from tests.engine.execution.harness import GREEDY, Generated, Harness, load_tiny, prompt
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.support.tiny_tokenizer import VOCAB_SIZE
 
 SEEDED = SamplingParams(temperature=0.9, top_p=0.9, top_k=100, ignore_eos=True)
 

@@ -32,7 +32,7 @@ from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.support.tiny_tokenizer import VOCAB_SIZE
 
 GREEDY = SamplingParams(temperature=0, ignore_eos=True)
 

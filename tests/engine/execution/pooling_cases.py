@@ -7,7 +7,7 @@ import torch
 
 from engine.request import FinishReason, Pooling, SamplingParams, TokenDelta
 from tests.engine.execution.harness import Generated
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.support.tiny_tokenizer import VOCAB_SIZE
 
 LENGTHS = (1, 5, 16, 17, 40, 70)
 

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 from engine.models.host_model import HostModel
 from engine.request import SamplingParams
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits, load_tiny, prompt
-from tests.support.tiny_models import FAMILIES, FAMILY_KEYS, PLAIN_FAMILIES, make_checkpoint, reference_model
+from tests.support.tiny_families import FAMILIES, FAMILY_KEYS, PLAIN_FAMILIES
+from tests.support.tiny_models import make_checkpoint, reference_model
 
 PROMPT_LENGTHS = (1, 5, 16, 17, 40, 70)
 NEW_TOKENS = 24

@@ -26,7 +26,8 @@ from kernels.cpu.native_ops import NativeOps
 from tests.engine.execution.draft_cases import TOGGLES, Coin, Oracle, assert_same, mixed, proposer_of, without
 from tests.engine.execution.draft_cases import model_of as torch_model_of
 from tests.engine.execution.harness import Generated, Harness, forward_logits, load_tiny, prompt
-from tests.support.tiny_models import HYBRID_FAMILIES, make_checkpoint, reference_model
+from tests.support.tiny_families import HYBRID_FAMILIES
+from tests.support.tiny_models import make_checkpoint, reference_model
 
 native = pytest.mark.skipif(load() is None, reason="the native library is not built")
 

@@ -17,7 +17,8 @@ from kernels.cpu.native.library import load
 from kernels.cpu.native.staged import StagedForward
 from kernels.cpu.native_ops import NativeOps
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits, prompt
-from tests.support.tiny_models import FAMILIES, PLAIN_FAMILIES, make_checkpoint, reference_model
+from tests.support.tiny_families import FAMILIES, PLAIN_FAMILIES
+from tests.support.tiny_models import make_checkpoint, reference_model
 
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)

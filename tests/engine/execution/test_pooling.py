@@ -12,7 +12,8 @@ from engine.models.host_model import HostModel
 from engine.request import FinishReason, Pooling, TokenDelta
 from tests.engine.execution.harness import GREEDY, Harness, load_tiny
 from tests.engine.execution.pooling_cases import LENGTHS, embedding, of, prompt, vector
-from tests.support.tiny_models import PLAIN_FAMILIES, reference_model
+from tests.support.tiny_families import PLAIN_FAMILIES
+from tests.support.tiny_models import reference_model
 
 
 @cache

@@ -10,7 +10,7 @@ from engine.models.host_model import HostModel
 from engine.request import Fault, FinishReason, SamplingParams
 from kernels.arrays import Array, Floats
 from tests.engine.execution.harness import Harness, load_tiny, prompt
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.support.tiny_tokenizer import VOCAB_SIZE
 
 EOS = 2
 

@@ -9,7 +9,7 @@ from engine.checkpoints.text import text_processor_from_folder
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
-from tests.support.tiny_models import IM_END, VOCAB_SIZE
+from tests.support.tiny_tokenizer import IM_END, VOCAB_SIZE
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from engine.request import TextDelta
 from tests.engine.grammar.corpus import ENFORCED, PERSON, require_valid
 from tests.engine.streams import collect, idle, text_of
 from tests.support.schemas import BOMB
-from tests.support.tiny_models import IM_END
+from tests.support.tiny_tokenizer import IM_END
 
 PROMPT = list(range(10, 30))
 PERSONS = GrammarSpec.json_schema(PERSON)

@@ -14,7 +14,7 @@ from engine.grammar.sandbox import CompileSandbox, SandboxExited
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
 from tests.support.schemas import BOMB
-from tests.support.tiny_models import IM_END, VOCAB_SIZE
+from tests.support.tiny_tokenizer import IM_END, VOCAB_SIZE
 
 
 @pytest.fixture

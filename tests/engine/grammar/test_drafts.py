@@ -20,7 +20,7 @@ from engine.text.tokenizer import Tokenizer
 from tests.engine.execution.draft_cases import assert_same, proposer_of
 from tests.engine.execution.harness import Generated, Harness, load_tiny
 from tests.engine.grammar.corpus import PERSON
-from tests.support.tiny_models import IM_END, VOCAB_SIZE
+from tests.support.tiny_tokenizer import IM_END, VOCAB_SIZE
 
 SAMPLED = SamplingParams(temperature=1.0, logprobs=2)
 GREEDY = SamplingParams(temperature=0)

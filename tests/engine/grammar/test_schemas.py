@@ -15,7 +15,7 @@ from engine.grammar import GrammarRefused, GrammarSpec
 from engine.grammar.compiler import CompiledGrammar, GrammarCompiler
 from engine.text.tokenizer import Tokenizer
 from tests.engine.grammar.corpus import ENFORCED, REFUSED, require_valid
-from tests.support.tiny_models import IM_END, VOCAB_SIZE
+from tests.support.tiny_tokenizer import IM_END, VOCAB_SIZE
 
 WALKS = 12
 MOST_TOKENS = 160

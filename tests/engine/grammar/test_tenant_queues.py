@@ -19,7 +19,7 @@ from engine.grammar.sandbox_program import translate
 from engine.grammar.tenant_queues import QueueFull, TenantQueues
 from engine.grammar.vocabulary import LibraryVocabulary
 from engine.text.tokenizer import Tokenizer
-from tests.support.tiny_models import IM_END, VOCAB_SIZE
+from tests.support.tiny_tokenizer import IM_END, VOCAB_SIZE
 
 
 @settings(max_examples=200, deadline=None)

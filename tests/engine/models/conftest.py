@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.tiny_models import TinyFamily, TinyFolder, make_checkpoint
+from tests.support.tiny_families import TinyFamily
+from tests.support.tiny_models import TinyFolder, make_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,8 @@ from engine.models.config import UnsupportedCheckpoint
 from kernels.arrays import FLOAT32
 from tests.engine.execution.harness import forward_logits, load_tiny, prompt
 from tests.engine.models.tiny_gguf import make_gguf
-from tests.support.tiny_models import FAMILY_KEYS, TinyFamily, TinyFolder
+from tests.support.tiny_families import FAMILY_KEYS, TinyFamily
+from tests.support.tiny_models import TinyFolder
 
 LONGROPE = FAMILY_KEYS["phi3"]["rope_parameters"]
 CASES: dict[TinyFamily, tuple[dict[str, Any], dict[str, Any]]] = {

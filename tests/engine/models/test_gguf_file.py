@@ -16,7 +16,8 @@ from engine.checkpoints.huggingface.folder import HFCheckpoint
 from engine.models.config import RopeConfig, UnsupportedCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT32, Array
 from tests.engine.models.tiny_gguf import make_gguf, permuted, write
-from tests.support.tiny_models import TinyFamily, TinyFolder
+from tests.support.tiny_families import TinyFamily
+from tests.support.tiny_models import TinyFolder
 
 RELATIVE_ERROR = {
     BlockType.F32: 0.0,

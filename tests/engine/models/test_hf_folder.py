@@ -14,7 +14,9 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.checkpoints.huggingface.folder import HFCheckpoint
 from engine.models.config import UnsupportedCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT32, Array
-from tests.support.tiny_models import PLAIN_FAMILIES, TinyFamily, TinyFolder, write_tokenizer
+from tests.support.tiny_families import PLAIN_FAMILIES, TinyFamily
+from tests.support.tiny_models import TinyFolder
+from tests.support.tiny_tokenizer import write_tokenizer
 
 
 @pytest.fixture

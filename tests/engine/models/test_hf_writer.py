@@ -25,7 +25,8 @@ from kernels.exchange import array_of, tensor_of
 from tests.engine.execution.harness import forward_logits, load_tiny
 from tests.engine.models.tiny_gguf import make_gguf
 from tests.engine.text.corpus import CORPUS
-from tests.support.tiny_models import PLAIN_FAMILIES, TinyFamily, make_checkpoint
+from tests.support.tiny_families import PLAIN_FAMILIES, TinyFamily
+from tests.support.tiny_models import make_checkpoint
 
 CHAT = [{"role": "system", "content": "Be brief.\n"}, {"role": "user", "content": "1234 <|im_end|> a?"}]
 

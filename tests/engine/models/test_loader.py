@@ -11,7 +11,8 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.loader import load_model
 from kernels.reference_ops import ReferenceEmbedding, ReferenceLinear, ReferenceOps
-from tests.support.tiny_models import TinyFamily, make_checkpoint
+from tests.support.tiny_families import TinyFamily
+from tests.support.tiny_models import make_checkpoint
 
 
 def tensors_of(value: object) -> Iterator[torch.Tensor]:

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from engine.checkpoints.huggingface.folder import HFCheckpoint
 from engine.models.config import UnsupportedCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT32, Array
-from tests.support.tiny_models import TinyFamily, TinyFolder
+from tests.support.tiny_families import TinyFamily
+from tests.support.tiny_models import TinyFolder
 
 OLD_PREFIXES = {"language_model.model.": "model.language_model.", "language_model.lm_head.": "lm_head."}
 TOWERS = ("vision_tower.", "multi_modal_projector.")

@@ -35,7 +35,8 @@ from tests.engine.execution.draft_cases import (
     without,
 )
 from tests.engine.execution.harness import GREEDY, Harness, fill_with_nan, load_tiny, prompt
-from tests.support.tiny_models import VOCAB_SIZE, make_checkpoint
+from tests.support.tiny_models import make_checkpoint
+from tests.support.tiny_tokenizer import VOCAB_SIZE
 
 FREQUENT = list(range(1, VOCAB_SIZE, 2))
 

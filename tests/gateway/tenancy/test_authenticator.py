@@ -2,99 +2,20 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailable, open_database
+from gateway.tenancy import Authenticator, InvalidKey, Principal, StoreUnavailable
 from gateway.tenancy import authenticator as module
 from gateway.tenancy.errors import TenantSuspended
-from gateway.tenancy.keys import ApiKey, new_key
-from gateway.tenancy.records import ActiveKey, RevokedKey
-from gateway.tenancy.schema import upgrade
-from tests.support.servers import PostgresServer, ServerMissing, new_postgres_database, running_postgres
+from gateway.tenancy.keys import new_key
+from gateway.tenancy.records import ActiveKey
+from tests.gateway.tenancy.fake_source import Clock, FakeSource, settle
 from tests.support.tenants import PEPPER
-from tests.support.writers import TenantWriter
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class FakeSource:
-    """Keys in memory; counts queries, and can be down or silent."""
-
-    def __init__(self) -> None:
-        self.keys: dict[str, ActiveKey] = {}
-        self.revoked: dict[str, RevokedKey] = {}
-        self.queries: list[list[str]] = []
-        self.down = False
-        self.silent = False
-        self.running = self.most_running = 0
-
-    def add(self, tier: str = "standard") -> ApiKey:
-        key = new_key()
-        principal = Principal("tenant-id", "acme", tier, key.public_id)
-        self.keys[key.public_id] = ActiveKey(key.digest(PEPPER), principal)
-        return key
-
-    async def active_keys(self, public_ids: Sequence[str]) -> Mapping[str, ActiveKey]:
-        self.queries.append(list(public_ids))
-        self.running += 1
-        self.most_running = max(self.most_running, self.running)
-        try:
-            await asyncio.sleep(0)
-            if self.silent:
-                await asyncio.Event().wait()
-            if self.down:
-                raise StoreUnavailable("down")
-            return {each: self.keys[each] for each in public_ids if each in self.keys}
-        finally:
-            self.running -= 1
-
-    async def revoked_keys(self, public_ids: Sequence[str]) -> Mapping[str, RevokedKey]:
-        if self.down:
-            raise StoreUnavailable("down")
-        return {each: self.revoked[each] for each in public_ids if each in self.revoked}
-
-    def revoke(self, key: ApiKey) -> None:
-        former = self.keys.pop(key.public_id)
-        self.revoked[key.public_id] = RevokedKey(former.digest, former.principal)
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def source() -> FakeSource:
-    return FakeSource()
-
-
-@pytest.fixture
-async def authenticator(source: FakeSource, clock: Clock, anyio_backend: str) -> AsyncIterator[Authenticator]:
-    authenticator = Authenticator(source, PEPPER, clock=clock)
-    yield authenticator
-    await authenticator.aclose()
-
-
-async def settle() -> None:
-    """Let background reads finish."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RETRY_S", 0.01)
-    monkeypatch.setattr(module, "READ_TIMEOUT_S", 0.05)
 
 
 async def test_a_key_names_its_principal(authenticator: Authenticator, source: FakeSource) -> None:
@@ -199,121 +120,6 @@ async def test_errors_do_not_repeat_the_key(authenticator: Authenticator, source
     for error in (unknown.value, down.value):
         assert "tp-" not in str(error)
         assert key.plaintext[16:] not in repr(error)
-
-
-class TestOutage:
-    async def test_known_keys_work_for_fifteen_minutes_and_not_longer(
-        self, authenticator: Authenticator, source: FakeSource, clock: Clock
-    ) -> None:
-        key = source.add()
-        await authenticator.authenticate(key.plaintext)
-        seen_at = clock.now
-        source.down = True
-        for elapsed in (5, 60, 15 * 60):
-            clock.now = seen_at + elapsed
-            await authenticator.authenticate(key.plaintext)
-        clock.now = seen_at + 15 * 60 + 0.1
-        with pytest.raises(StoreUnavailable):
-            await authenticator.authenticate(key.plaintext)
-
-    async def test_unknown_keys_are_invalid(
-        self, authenticator: Authenticator, source: FakeSource, clock: Clock
-    ) -> None:
-        stranger = new_key()
-        with pytest.raises(InvalidKey):
-            await authenticator.authenticate(stranger.plaintext)
-        source.down = True
-        with pytest.raises(StoreUnavailable):
-            await authenticator.authenticate(new_key().plaintext)
-        clock.now += 60
-        with pytest.raises(StoreUnavailable):  # perhaps created in the meantime: the authenticator cannot know
-            await authenticator.authenticate(stranger.plaintext)
-
-    async def test_wrong_secrets_are_refused_in_an_outage(
-        self, authenticator: Authenticator, source: FakeSource, clock: Clock
-    ) -> None:
-        key = source.add()
-        await authenticator.authenticate(key.plaintext)
-        source.down = True
-        clock.now += 60
-        with pytest.raises(InvalidKey):
-            await authenticator.authenticate(key.plaintext[:-1] + ("a" if key.plaintext[-1] != "a" else "b"))
-
-    async def test_nobody_waits_once_it_is_known(
-        self, authenticator: Authenticator, source: FakeSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(module, "READ_TIMEOUT_S", 0.05)
-        key = source.add()
-        await authenticator.authenticate(key.plaintext)
-        source.silent = True
-        clock.now += 60
-        await authenticator.authenticate(key.plaintext)  # the one that finds out
-        queries = len(source.queries)
-        for _ in range(50):
-            await authenticator.authenticate(key.plaintext)
-        assert len(source.queries) == queries
-
-    async def test_its_end_is_noticed_without_requests(
-        self, authenticator: Authenticator, source: FakeSource, clock: Clock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        without_pauses(monkeypatch)
-        key = source.add()
-        await authenticator.authenticate(key.plaintext)
-        source.down = True
-        clock.now += 60
-        await authenticator.authenticate(key.plaintext)
-        source.down = False
-        del source.keys[key.public_id]
-        await asyncio.sleep(0.1)
-        with pytest.raises(InvalidKey):
-            await authenticator.authenticate(key.plaintext)
-
-    async def test_revocation_is_final(self, authenticator: Authenticator, source: FakeSource, clock: Clock) -> None:
-        key = source.add()
-        await authenticator.authenticate(key.plaintext)
-        del source.keys[key.public_id]
-        clock.now += 5
-        with pytest.raises(InvalidKey):
-            await authenticator.authenticate(key.plaintext)
-        source.down = True
-        clock.now += 60
-        with pytest.raises(StoreUnavailable):
-            await authenticator.authenticate(key.plaintext)
-
-    async def test_a_real_server_that_dies_and_comes_back(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-        without_pauses(monkeypatch)
-        monkeypatch.setattr(module, "READ_TIMEOUT_S", 2.0)
-        try:
-            with running_postgres() as server:
-                await self._die_and_come_back(server, clock)
-        except ServerMissing as error:
-            pytest.skip(str(error))
-
-    async def _die_and_come_back(self, server: PostgresServer, clock: Clock) -> None:
-        url = await asyncio.to_thread(new_postgres_database, server.url)
-        url = url.replace("postgresql:", "postgresql+asyncpg:")
-        await upgrade(url)
-        database = open_database(url)
-        store = TenantWriter(database, PEPPER)
-        authenticator = Authenticator(store, PEPPER, clock=clock)
-        await store.create_tenant("acme", "standard")
-        known, other = await store.create_key("acme"), await store.create_key("acme")
-        await authenticator.authenticate(known.plaintext)
-
-        await asyncio.to_thread(server.stop)
-        clock.now += 60
-        await authenticator.authenticate(known.plaintext)
-        with pytest.raises(StoreUnavailable):
-            await authenticator.authenticate(other.plaintext)
-
-        await asyncio.to_thread(server.start)
-        await store.revoke_key(known.record.public_id)
-        await asyncio.sleep(0.3)
-        with pytest.raises(InvalidKey):
-            await authenticator.authenticate(known.plaintext)
-        await authenticator.authenticate(other.plaintext)
-        await authenticator.aclose()
-        await database.dispose()
 
 
 class TestBounds:

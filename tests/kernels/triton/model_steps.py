@@ -11,7 +11,7 @@ from engine.models.loader import load_model
 from engine.models.transformer import Transformer
 from kernels.ops import AttentionMetadata, Ops
 from tests.support.kernel_tensors import DEVICE
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.support.tiny_tokenizer import VOCAB_SIZE
 
 NUM_BLOCKS = 9
 

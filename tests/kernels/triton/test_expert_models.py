@@ -18,7 +18,8 @@ from tests.engine.models.quantization.folders import CASES, write
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.kernels.triton.model_steps import loaded, logits_of
 from tests.support.kernel_tensors import DEVICE
-from tests.support.tiny_models import TinyFamily, make_checkpoint
+from tests.support.tiny_families import TinyFamily
+from tests.support.tiny_models import make_checkpoint
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe"])

@@ -12,7 +12,8 @@ from kernels.triton.ops import TritonOps
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.kernels.triton.model_steps import loaded, logits_of
 from tests.support.kernel_tensors import DEVICE, random
-from tests.support.tiny_models import TinyFamily, make_checkpoint
+from tests.support.tiny_families import TinyFamily
+from tests.support.tiny_models import make_checkpoint
 
 CASES = [
     ("mistral", torch.float32, 1e-4),  # with windows

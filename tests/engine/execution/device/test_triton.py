@@ -10,7 +10,8 @@ from kernels.triton.grouped import GroupedLinear
 from tests.engine.execution.device.harness import LADEN, NEEDS_GPU, ON_GPU, TRITON, TRITON_GRAPHS, load_triton
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny, prompt
 from tests.engine.models.quantization.folders import CASES, write
-from tests.support.tiny_models import TinyFamily, make_checkpoint
+from tests.support.tiny_families import TinyFamily
+from tests.support.tiny_models import make_checkpoint
 
 SEEDED = SamplingParams(temperature=0.9, ignore_eos=True)
 

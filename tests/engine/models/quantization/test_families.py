@@ -25,7 +25,8 @@ from kernels.reference_ops import ReferenceOps
 from tests.engine.models.quantization.folders import CASES, Case, write
 from tests.engine.models.quantization.packing import float8
 from tests.support.host_logits import TOKENS, Expanded, logits_of
-from tests.support.tiny_models import TinyFamily, TinyFolder, reference_model
+from tests.support.tiny_families import TinyFamily
+from tests.support.tiny_models import TinyFolder, reference_model
 
 needs_kernels = pytest.mark.skipif(not computes_natively(), reason="products are not native here")
 LATENT = ("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "glm4_moe_lite")

@@ -12,7 +12,7 @@ from gateway.metering.journal.journal import Journal
 from tests.support.gateway import AUTHORISED
 from tests.support.sse import chunks
 from tests.support.tiny_app import tiny_app
-from tests.support.tiny_models import IM_END, IM_START
+from tests.support.tiny_tokenizer import IM_END, IM_START
 from tests.support.usage_events import events_of
 
 PROMPT = "The quick brown fox"

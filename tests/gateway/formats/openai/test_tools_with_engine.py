@@ -18,7 +18,8 @@ from tests.support.error_envelope import error_of
 from tests.support.gateway import AUTHORISED, FakeAuthenticator
 from tests.support.services import services_with
 from tests.support.sse import chunks
-from tests.support.tiny_models import IM_END, make_checkpoint
+from tests.support.tiny_models import make_checkpoint
+from tests.support.tiny_tokenizer import IM_END
 
 MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
 SCHEMA = {
