@@ -136,9 +136,7 @@ def load(
         draft = None
     if draft is not None:
         draft = _fitting(draft, name, model_config, text, config)
-    single = ops.on_gpu or draft is not None or name in config.drafts.values() or model_config.linear is not None
-    # A GPU's steps have one block table; a draft model has a block for each of the model that it drafts for.
-    groups = one_group(model_config.kv_layers) if single else group_layers(model_config.windows, window)
+    groups = _groups(name, model_config, draft, ops, config)
     host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     memory = weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize)
@@ -226,6 +224,17 @@ def _proposers(pool: KVPool, config: EngineConfig, draft: LoadedModel | None) ->
         positions = _window(config, model.config)
         proposers.append(DraftModel(model, head, num_blocks=pool.num_blocks, num_slots=slots, max_positions=positions))
     return proposers
+
+
+def _groups(
+    name: str, model_config: ModelConfig, draft: LoadedModel | None, ops: "NativeOps | Ops", config: EngineConfig
+) -> KVGroups:
+    """The groups of the model's layers. One on a GPU, whose steps have one block table; for a model that drafts or is
+    drafted for, which have the same blocks; and for a model with recurrent states, whose prefixes end at these."""
+    drafts = draft is not None or name in config.drafts.values()
+    if ops.on_gpu or drafts or model_config.linear is not None:
+        return one_group(model_config.kv_layers)
+    return group_layers(model_config.windows, _window(config, model_config))
 
 
 def _host_pool(

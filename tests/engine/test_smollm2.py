@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine import Engine, EngineConfig, SamplingParams
+from tests.support.tiny_models import reference_text
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -39,14 +40,4 @@ def test_greedy_text_equals_transformers(engine: Engine, smollm2_file: Path) -> 
         prompts = [text.encode_chat([{"role": "user", "content": question}]) for question in QUESTIONS]
         answers = engine.generate("smollm2", prompts, params)
     for prompt, [answer] in zip(prompts, answers, strict=True):
-        ids = torch.tensor([prompt])
-        expected = oracle.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=False,
-            min_new_tokens=NEW_TOKENS,
-            max_new_tokens=NEW_TOKENS,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
-        assert list(answer.token_ids) == expected[0, len(prompt) :].tolist()
+        assert list(answer.token_ids) == reference_text(oracle, prompt, NEW_TOKENS)

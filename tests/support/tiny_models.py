@@ -5,7 +5,7 @@ Biases and norm weights are random too: zeros and ones would hide a forgotten bi
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,22 @@ def reference_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrai
         folder, dtype=dtype, attn_implementation="eager", local_files_only=True
     )
     return model.eval()
+
+
+def reference_text(model: PreTrainedModel, prompt: Sequence[int], new_tokens: int) -> list[int]:
+    """The `new_tokens` token ids that transformers' model generates greedily after a prompt, whatever they are."""
+    ids = torch.tensor([prompt])
+    output = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=new_tokens,
+        min_new_tokens=new_tokens,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    text: list[int] = output[0, len(prompt) :].tolist()
+    return text
 
 
 def _randomise(model: PreTrainedModel, seed: int) -> None:

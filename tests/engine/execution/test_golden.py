@@ -11,7 +11,7 @@ from engine.models.host_model import HostModel
 from engine.request import SamplingParams
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits, load_tiny, prompt
 from tests.support.tiny_families import FAMILIES, FAMILY_KEYS, PLAIN_FAMILIES
-from tests.support.tiny_models import make_checkpoint, reference_model
+from tests.support.tiny_models import make_checkpoint, reference_model, reference_text
 
 PROMPT_LENGTHS = (1, 5, 16, 17, 40, 70)
 NEW_TOKENS = 24
@@ -24,17 +24,7 @@ def _loaded(folder: Path) -> tuple[HostModel, PreTrainedModel]:
 
 @cache
 def _expected(folder: Path, length: int, seed: int = 0) -> list[int]:
-    ids = torch.tensor([prompt(length, seed)])
-    output = _loaded(folder)[1].generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        max_new_tokens=NEW_TOKENS,
-        min_new_tokens=NEW_TOKENS,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return output[0, length:].tolist()
+    return reference_text(_loaded(folder)[1], prompt(length, seed), NEW_TOKENS)
 
 
 @pytest.fixture(params=FAMILIES)

@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import torch
 
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.memory.window_groups import num_held_blocks
@@ -15,7 +14,7 @@ from engine.models.loader import host_model, load_model
 from kernels.cpu.native.library import load
 from kernels.cpu.native_ops import NativeOps
 from tests.engine.execution.harness import Harness, load_tiny, prompt
-from tests.support.tiny_models import reference_model
+from tests.support.tiny_models import reference_model, reference_text
 
 LENGTHS = (1, 15, 16, 17, 40, 70, 100)
 NEW_TOKENS = 24
@@ -60,19 +59,10 @@ def expected(folder: Path, backend: str, length: int, seed: int = 0) -> list[int
 
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 16, 33, 512])
 def test_greedy_text_is_that_of_transformers(folder: Path, chunk_tokens: int) -> None:
-    ids = torch.tensor([prompt(100)])
-    output = reference_model(folder).generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        do_sample=False,
-        max_new_tokens=NEW_TOKENS,
-        min_new_tokens=NEW_TOKENS,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
+    text = reference_text(reference_model(folder), prompt(100), NEW_TOKENS)
     alone = harness(folder, "torch", max_running=1, step_tokens=chunk_tokens, chunk_tokens=chunk_tokens)
     alone.add(prompt(100), max_tokens=NEW_TOKENS)
-    assert alone.run()["0"].tokens == output[0, 100:].tolist()
+    assert alone.run()["0"].tokens == text
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
