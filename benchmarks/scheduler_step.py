@@ -51,9 +51,12 @@ def decoding_scheduler(rng: random.Random) -> Scheduler:
                 service_class=PREMIUM if number < PREMIUM_RUNNING else STANDARD,
             )
         )
-    plan = scheduler.schedule()
-    assert plan is not None
-    scheduler.commit(plan, outcome_of(plan))
+    decoding = False
+    while not decoding:  # blocks are allocated to some of them in each step
+        plan = scheduler.schedule()
+        if plan is not None:
+            scheduler.commit(plan, outcome_of(plan), elapsed_ns=STEP_NS)
+            decoding = len(plan.rows) == RUNNING and plan.total_tokens == RUNNING
     return scheduler
 
 
