@@ -78,8 +78,8 @@ struct OneScale {
     static Floats minimum(const char*, const char*, int, int) { return Floats{}; }
 };
 
-// Each chunk takes bits of its own from the same words. Where the loop over chunks is written out, their positions are constants:
-// 1.2 times as fast. For all other codings the loop costs nothing and is a quarter of the code.
+// Each chunk takes bits of its own from the same words: their positions are constants only where the loop over chunks is written
+// out. Other codings do without, at a quarter of the code.
 struct FiveBits : OneScale {
     static constexpr bool CHUNKS_WRITTEN_OUT = true;
 };

@@ -10,7 +10,7 @@
 
 #include "products/blocks.h"
 
-// Vectors wider than the processor's become code in its pieces; what -O3 adds is three times as much of it and no speed.
+// Vectors wider than the processor's become code for its own, of which -O3 makes three times as much.
 #pragma GCC optimize("O2")
 
 namespace tp {
