@@ -237,6 +237,31 @@ SCENARIOS: list[Scenario] = [
             Fault(at_ms=1258, kind="restart"),
         ),
     ),
+    # A hold in the buffer of a connection that broke as Redis lost its data arrived after its release was forgotten.
+    Scenario(
+        57185,
+        Config(
+            start=datetime(2026, 3, 31, 23, 59, 47, 571000, tzinfo=UTC),
+            gateways=2,
+            redis=True,
+            topic=True,
+            max_running=4,
+            small=False,
+            step_us=20000,
+            token_us=10,
+            saturated_queue=10,
+            unread=16,
+            states=20,
+        ),
+        (
+            Fault(at_ms=3356, kind="redis-empty", lasts_ms=15000),
+            Call(at_ms=3452, tenant="minute"),
+            Call(at_ms=3453, tenant="minute", gateway=1, gone_after_ms=5),
+            Call(at_ms=3459, tenant="minute", gateway=1, gone_after_ms=5),
+            Call(at_ms=3470, tenant="minute", gone_after_ms=5),
+            Fault(at_ms=3561, kind="redis-empty", lasts_ms=20),
+        ),
+    ),
 ]
 """Reduced by `--shrink`."""
 

@@ -37,7 +37,10 @@ class RedisMachine:
         return RedisClient(self)
 
     def empty(self) -> None:
-        """As after a restart without persistence: connections break, data and scripts are gone."""
+        """As after a restart without persistence: connections break with what lies in their buffers, data and scripts
+        are gone."""
+        for task in self._late:
+            task.cancel()
         self.server = FakeServer(server_type="redis", version=(7,))
         self.lost_data = True
 
@@ -49,12 +52,13 @@ class RedisMachine:
             return
 
         async def arrive() -> None:
-            await asyncio.sleep(self.random.uniform(0.0, 0.2))
-            if self.down:
+            try:
+                await asyncio.sleep(self.random.uniform(0.0, 0.2))
+                if not self.down:
+                    with contextlib.suppress(RedisError):
+                        await call
+            finally:
                 call.close()
-                return
-            with contextlib.suppress(RedisError):
-                await call
 
         task = asyncio.create_task(arrive(), name="a late command")
         self._late.add(task)
