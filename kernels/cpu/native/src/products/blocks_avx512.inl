@@ -57,15 +57,6 @@ struct Bf16Numbers {
     // 32 numbers of a byte.
     static Pairs signed_bytes(const char* at) { return narrow_pairs(integers_at(at), integers_at(at + LANES)); }
 
-    // Less each of 16 integers of two bytes, for both inputs of a pair.
-    static Pairs less(Pairs words, const char* at) {
-        constexpr Pairs EACH = {0, 0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,
-                                8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15};
-        const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
-        return words - reinterpret_cast<Pairs>(_mm512_maskz_permutexvar_epi16(
-                           0xffffffff, reinterpret_cast<__m512i>(EACH), _mm512_castsi256_si512(numbers)));
-    }
-
   private:
     // Intrinsics: the compiler takes a conversion from bytes to pieces.
     static Ints integers_at(const char* at) {

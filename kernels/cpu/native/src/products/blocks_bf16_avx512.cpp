@@ -21,11 +21,9 @@ constexpr bool PANEL_WRITTEN_OUT = false;
 
 #include "products/blocks_codings.inl"
 #include "products/blocks_bf16.inl"
-#include "products/blocks_int16.inl"
 
-// A zero point for each output would have to be taken off every byte before it becomes bf16.
 template <typename Coding>
-using RowsOf = std::conditional_t<Coding::BYTES_LESS_ZERO_POINTS, Int16Rows, Bf16Rows>;
+using RowsOf = Bf16Rows;
 
 #include "products/blocks_vectors.inl"
 

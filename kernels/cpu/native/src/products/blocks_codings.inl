@@ -1,9 +1,9 @@
 // What the bits and scales of each format mean: pairs of numbers of 16 outputs, taken from where `blocks.h` says that they lie.
 // Include within the level's namespace, after its `Pairs` with `shifted`, `merged`, `float16`, `bytes` and `signed_bytes`, and
-// before its forms of rows, of which `look_up<Table>`, `signed_bytes` and BF16 are used here, with BF16 `less` too.
+// before its forms of rows, of which `look_up<Table>` and `signed_bytes` are used here.
 //
 // A coding has: LAYOUT; E4M3, whether its numbers are no integers; PARTS, the scales that a group has for each output; SHARED,
-// groups that have one scale; `minima<Rows>`, how many minima a group has; and of one half of the outputs: `chunk`, four pairs
+// groups that have one scale and one minimum; `minima<Rows>`, how many minima a group has; and of one half of the outputs: `chunk`, four pairs
 // of inputs; `scale` and `minimum` of a part.
 
 inline Pairs load_pairs(const char* at) {
@@ -69,7 +69,6 @@ inline int two_bits_of_chunk(int c, int k) { return 2 * (c % 2 * 4 + k); }
 
 struct OneScale {
     static constexpr bool E4M3 = false;
-    static constexpr bool BYTES_LESS_ZERO_POINTS = false;
     static constexpr bool CHUNKS_WRITTEN_OUT = false;
     static constexpr int PARTS = 1;
     static constexpr int SHARED = 1;
@@ -258,25 +257,17 @@ struct SharedScales : OneScale {
     }
 };
 
-// Integers less a zero point of the header. Rows of int16 take it off their sums, as a minimum; with rows of bf16 it is taken
-// off the nibbles. Bytes, whose rows are int16, are stored less 128, as their zero points are.
+// Integers less a zero point of the header, which is taken off their sums as a minimum. Bytes are stored less 128, as their zero
+// points are.
 template <const Layout& OWN_LAYOUT, bool BYTES>
 struct ZeroPoints : SharedScales<OWN_LAYOUT> {
-    static constexpr bool BYTES_LESS_ZERO_POINTS = BYTES;
     template <typename Rows>
-    static constexpr int minima = Rows::BF16 ? 0 : 1;
+    static constexpr int minima = 1;
     template <typename Rows>
-    static void chunk(const char* header, const char* group, int half, int c, Pairs (&pairs)[4]) {
+    static void chunk(const char*, const char* group, int half, int c, Pairs (&pairs)[4]) {
         if constexpr (BYTES) {
-            static_assert(!Rows::BF16, "see RowsOf");
             for (int k = 0; k < 4; ++k) {
                 pairs[k] = Rows::signed_bytes(group + half * (BYTES_BYTES / 2) + (4 * c + k) * 32);
-            }
-        } else if constexpr (Rows::BF16) {
-            const Pairs words = load_pairs(group + half * (NIBBLES_BYTES / 2) + c * 64);
-            const char* zero_points = header + ZERO_POINTS_AT + half * 32;
-            for (int k = 0; k < 4; ++k) {
-                pairs[k] = Rows::template look_up<Signed>(Rows::less(shifted(words, 4 * k) & 15, zero_points));
             }
         } else {
             nibble_chunk<Rows, Counted<4, 0>>(group, half, c, pairs);
@@ -285,13 +276,6 @@ struct ZeroPoints : SharedScales<OWN_LAYOUT> {
     static Floats minimum(const char* header, const char*, int half, int) {
         return -SharedScales<OWN_LAYOUT>::scale(header, nullptr, half, 0) * small(header + ZERO_POINTS_AT + half * 32);
     }
-
-  private:
-    // Of five bits with a sign.
-    struct Signed {
-        static constexpr int SIZE = 32;
-        static constexpr int at(int index) { return index < 16 ? index : index - 32; }
-    };
 };
 
 using U4_32 = ZeroPoints<U4_32_LAYOUT, false>;

@@ -14,8 +14,8 @@ constexpr int IN_SECOND_CACHE = 2;  // as `__builtin_prefetch` counts
 constexpr int CHUNKS = 4;
 constexpr int PAIRS = 16;
 
-// What of a coding the sums depend on: parts of a group with a scale each, minima of a group, and groups whose sums are added
-// up before they are scaled. What is computed of groups that are taken apart is compiled once a shape and not once a coding.
+// What of a coding the sums depend on: parts of a group with a scale each, minima of a group, and groups that share minima. The
+// sums of each group are scaled by themselves: those of several would be one chain of additions, which few rows wait for. What is computed of groups that are taken apart is compiled once a shape and not once a coding.
 template <int OWN_PARTS, int OWN_MINIMA, int OWN_SHARED>
 struct Shape {
     static constexpr int PARTS = OWN_PARTS, MINIMA = OWN_MINIMA, SHARED = OWN_SHARED;
@@ -132,37 +132,41 @@ inline __attribute__((always_inline)) void add_chunks(const Group& weights, cons
     }
 }
 
-template <typename Rows, typename Shape, int PART, int ROWS, typename Source>
-inline __attribute__((always_inline)) void add_part(const Source& source, const Rows& rows, int64_t first,
+template <typename Rows, typename Shape, int PART, int ROWS, typename Group>
+inline __attribute__((always_inline)) void add_part(const Group& weights, const Rows& rows, int64_t group,
                                                     Floats (&totals)[ROWS][2]) {
     typename Rows::Sums sums[ROWS][2] = {};
     constexpr int PART_CHUNKS = CHUNKS / Shape::PARTS;
-    for (int64_t group = first; group < first + Shape::SHARED; ++group) {
-        add_chunks<Rows, PART * PART_CHUNKS, (PART + 1) * PART_CHUNKS, ROWS>(source.at(group), rows, group, sums);
-    }
-    const auto& weights = source.at(first);
+    add_chunks<Rows, PART * PART_CHUNKS, (PART + 1) * PART_CHUNKS, ROWS>(weights, rows, group, sums);
     const Floats scale[2] = {weights.scale(0, PART), weights.scale(1, PART)};
 #pragma GCC unroll UNROLLED
     for (int r = 0; r < ROWS; ++r) {
-        totals[r][0] = rows.scaled(sums[r][0], scale[0], r, first, totals[r][0]);
-        totals[r][1] = rows.scaled(sums[r][1], scale[1], r, first, totals[r][1]);
+        totals[r][0] = rows.scaled(sums[r][0], scale[0], r, group, totals[r][0]);
+        totals[r][1] = rows.scaled(sums[r][1], scale[1], r, group, totals[r][1]);
     }
 }
 
-// Adds what the groups that share a scale give to the totals of ROWS rows with 32 outputs.
+// Adds what a group gives to the totals of ROWS rows with 32 outputs; with the last of the groups that share minima, these.
 template <typename Rows, typename Shape, int ROWS, typename Source>
-inline __attribute__((always_inline)) void add_groups(const Source& source, const Rows& rows, int64_t first,
-                                                      Floats (&totals)[ROWS][2]) {
-    add_part<Rows, Shape, 0, ROWS>(source, rows, first, totals);
+inline __attribute__((always_inline)) void add_group(const Source& source, const Rows& rows, int64_t group,
+                                                     Floats (&totals)[ROWS][2]) {
+    const auto& weights = source.at(group);
+    add_part<Rows, Shape, 0, ROWS>(weights, rows, group, totals);
     if constexpr (Shape::PARTS == 2) {
-        add_part<Rows, Shape, 1, ROWS>(source, rows, first, totals);
+        add_part<Rows, Shape, 1, ROWS>(weights, rows, group, totals);
+    }
+    if ((group + 1) % Shape::SHARED != 0) {
+        return;
     }
     for (int part = 0; part < Shape::MINIMA; ++part) {
-        const auto& weights = source.at(first);
         const Floats minimum[2] = {weights.minimum(0, part), weights.minimum(1, part)};
 #pragma GCC unroll UNROLLED
         for (int r = 0; r < ROWS; ++r) {
-            const Floats sum = floats(rows.sum(r, first, part, Shape::MINIMA == 1));
+            float shared = rows.sum(r, group - (Shape::SHARED - 1), part, Shape::MINIMA == 1);
+            for (int64_t later = group - (Shape::SHARED - 1) + 1; later <= group; ++later) {
+                shared += rows.sum(r, later, part, Shape::MINIMA == 1);
+            }
+            const Floats sum = floats(shared);
             totals[r][0] = multiply_add(minimum[0], sum, totals[r][0]);
             totals[r][1] = multiply_add(minimum[1], sum, totals[r][1]);
         }
@@ -177,13 +181,15 @@ void few_rows(const Product& product, int64_t block, int64_t row) {
     const auto weights = Block<Rows, Coding>::of(product, block);
     const Rows rows = Rows::of(product, row);
     Floats totals[ROWS][2] = {};
-    for (int64_t first = 0; first < groups; first += Shape::SHARED) {
-        const char* at = weights.at(first).group;
-        for (int64_t line = 0; line < Shape::SHARED * Coding::LAYOUT.group_bytes; line += LINE_BYTES) {
-            __builtin_prefetch(at + FAR_BYTES + line, 0, IN_SECOND_CACHE);
-            __builtin_prefetch(at + NEAR_BYTES + line);
+    const char* line = weights.weights;
+    const char* until = line;
+    const int64_t step = (Coding::LAYOUT.block_bytes(product.weight->inputs) + groups - 1) / groups;
+    for (int64_t group = 0; group < groups; ++group) {
+        for (until += step; line < until; line += LINE_BYTES) {  // headers, too
+            __builtin_prefetch(line + FAR_BYTES, 0, IN_SECOND_CACHE);
+            __builtin_prefetch(line + NEAR_BYTES);
         }
-        add_groups<Rows, Shape, ROWS>(weights, rows, first, totals);
+        add_group<Rows, Shape, ROWS>(weights, rows, group, totals);
     }
     for (int r = 0; r < ROWS; ++r) {
         store_sums(product, block, row + r, totals[r][0], totals[r][1]);
@@ -207,11 +213,9 @@ template <typename Rows, typename Shape, int ROWS>
 void panel_rows(const Panel& panel, const Rows& rows, int64_t last, Share share, Floats (*all)[2]) {
     Floats totals[ROWS][2];
     std::memcpy(totals, all, sizeof totals);
-    for (int64_t first = panel.first; first < last; first += Shape::SHARED) {
-        for (int64_t group = first; group < first + Shape::SHARED; ++group) {
-            share.fetch(group - panel.first);
-        }
-        add_groups<Rows, Shape, ROWS>(panel, rows, first, totals);
+    for (int64_t group = panel.first; group < last; ++group) {
+        share.fetch(group - panel.first);
+        add_group<Rows, Shape, ROWS>(panel, rows, group, totals);
     }
     std::memcpy(all, totals, sizeof totals);
 }
@@ -243,17 +247,17 @@ void many_rows(const Product& product, int64_t block, int64_t row, int64_t count
     Floats totals[MANY_ROWS][2];
     std::memset(totals, 0, sizeof totals);
     const int64_t tiles = (count + MOST_ROWS - 1) / MOST_ROWS;
-    constexpr int64_t GROUP_BYTES = Coding::LAYOUT.group_bytes;
-    const int64_t share_bytes = (GROUP_BYTES + tiles - 1) / tiles;
+    const int64_t step = (Coding::LAYOUT.block_bytes(product.weight->inputs) + groups - 1) / groups;
+    const int64_t share_bytes = (step + tiles - 1) / tiles;
     for (int64_t first = 0; first < groups; first += PANEL_GROUPS) {
         const int64_t last = std::min<int64_t>(groups, first + PANEL_GROUPS);
         for (int64_t group = first; group < last; ++group) {
             unpacked[group - first].take(weights.at(group));
         }
-        const char* next = weights.at(first).group + PANEL_GROUPS * GROUP_BYTES;
+        const char* next = weights.weights + (first + PANEL_GROUPS) * step;
         for (int64_t t = 0; t < tiles; ++t) {  // as equal as they can be
             const int64_t begin = t * count / tiles, end = (t + 1) * count / tiles;
-            const Share share{next + t * share_bytes, GROUP_BYTES, share_bytes};
+            const Share share{next + t * share_bytes, step, share_bytes};
             TILES[end - begin - 1]({unpacked, first}, Rows::of(product, row + begin), last, share, totals + begin);
         }
     }
