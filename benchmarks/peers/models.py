@@ -93,7 +93,7 @@ def _write_folder(config: Mapping[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = random_weights(dict(config))
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        weights[name][_silent(config["vocab_size"])] = 0
+        weights[name][silent_tokens(config["vocab_size"])] = 0
     if config["tie_word_embeddings"]:
         del weights["lm_head.weight"]
     if config["model_type"] == "qwen3":
@@ -120,7 +120,7 @@ def _vocabulary(size: int) -> list[str]:
     return symbols + [next(words) for _ in range(size - len(symbols))]
 
 
-def _silent(size: int) -> list[int]:
+def silent_tokens(size: int) -> list[int]:
     """Ids of the tokens that are no text by themselves."""
     decoder = decoders.ByteLevel()
     vocabulary = _vocabulary(size)
@@ -142,8 +142,8 @@ def write_gguf(
     """All matrices, embedding and head among them, as `kind`; vectors in float32."""
     partial = path.with_suffix(".partial")
     writer = GGUFWriter(partial, config["model_type"])
-    _add_shape(writer, config, kind)
-    _add_tokenizer(writer, config["vocab_size"])
+    add_shape(writer, config, kind)
+    add_tokenizer(writer, config["vocab_size"])
     for name, weight in weights.items():
         numbers = weight.float()
         if config["model_type"] == "llama" and ("q_proj" in name or "k_proj" in name):
@@ -157,7 +157,7 @@ def write_gguf(
     partial.rename(path)
 
 
-def _add_shape(writer: GGUFWriter, config: Mapping[str, Any], kind: GGMLQuantizationType) -> None:
+def add_shape(writer: GGUFWriter, config: Mapping[str, Any], kind: GGMLQuantizationType) -> None:
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -174,7 +174,7 @@ def _add_shape(writer: GGUFWriter, config: Mapping[str, Any], kind: GGMLQuantiza
     writer.add_file_type(types.get(kind, gguf.LlamaFileType.MOSTLY_Q4_0))
 
 
-def _add_tokenizer(writer: GGUFWriter, size: int) -> None:
+def add_tokenizer(writer: GGUFWriter, size: int) -> None:
     special, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers import models
+from benchmarks.peers import formats, mixture, models
 from benchmarks.peers.environment import root
 from benchmarks.peers.load import Text, letters, words
 from benchmarks.peers.systems import LLAMA_CPP, TURNPIKE, VLLM, Contestant
@@ -20,6 +20,7 @@ QUICK_LEVELS = (1, 4)
 PREFIX_LEVEL = 8
 INT8, INT4, Q4_0 = "turnpike int8", "turnpike int4", "llama.cpp Q4_0"
 INT8_KV = "turnpike int8 KV"
+W4A16, W8A8 = f"turnpike {formats.W4A16}", f"turnpike {formats.W8A8}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,12 @@ ASKED: Mapping[str, tuple[Asked, ...]] = {
     "tenth": _BF16,
     "half": _BF16,
     "quantized": (*_asked(INT8, TURNPIKE, {1: 1.5, 16: 1.3}), Asked(INT4, Q4_0, 1, 1.0)),
+    "formats": (
+        *_asked(W4A16, TURNPIKE, {1: 2.5, 8: 1.0, 16: 1.0}),
+        *_asked(W8A8, TURNPIKE, {8: 1.0, 16: 1.3}),
+        Asked(W4A16, Q4_0, 1, 1.5),
+    ),
+    "mixture": _asked(TURNPIKE, LLAMA_CPP, {1: 1.5, 8: 1.5}),
 }
 """By part."""
 
@@ -127,6 +134,27 @@ def _quantized() -> Part:
     return Part("quantized", "0.5B, random weights, fewer bits", contestants, letters, weights, sizes, (1, 16), kept)
 
 
+def _formats() -> Part:
+    made = _checkpoint("0.5B")
+    folders = {W4A16: formats.prepare(made.folder, formats.W4A16), W8A8: formats.prepare(made.folder, formats.W8A8)}
+    contestants = (
+        Contestant(TURNPIKE, TURNPIKE, made.folder),
+        *(Contestant(name, TURNPIKE, folder) for name, folder in folders.items()),
+        Contestant(Q4_0, LLAMA_CPP, made.q4_0),
+    )
+    weights = weights_per_step(made.folder)
+    sizes = {TURNPIKE: 2 * weights, Q4_0: weights * 18 // 32}
+    title = "0.5B, random weights, published formats (heads in bf16; Q4_0: all of it)"
+    return Part("formats", title, contestants, letters, weights, sizes, (1, 8, 16))
+
+
+def _mixture() -> Part:
+    path = mixture.prepare(root() / f"models-{models.VERSION}")
+    contestants = (Contestant(TURNPIKE, TURNPIKE, path), Contestant(LLAMA_CPP, LLAMA_CPP, path))
+    title = f"{mixture.EXPERTS} experts, {mixture.CHOSEN} chosen, random weights, one Q4_0 file"
+    return Part("mixture", title, contestants, letters, mixture.chosen_weights(), {}, (1, 8))
+
+
 def _prefix() -> Part:
     made = _checkpoint("0.1B")
     weights = weights_per_step(made.folder)
@@ -140,6 +168,8 @@ PARTS: Mapping[str, Callable[[], Part]] = {
     "tenth": _tenth,
     "half": _half,
     "quantized": _quantized,
+    "formats": _formats,
+    "mixture": _mixture,
     "prefix": _prefix,
 }
 """By name; a call makes the weights that are missing."""
