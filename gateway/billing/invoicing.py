@@ -134,6 +134,10 @@ class Invoicing:
             terms = await _terms_for(connection, tenant, self._terms)
             return _draft(tenant, month, used, invoiced, await read_versions(connection), terms)
 
+    def final_from(self, month: Month) -> datetime:
+        """When the month and its grace period are over: from then on its invoice can be made final."""
+        return month.end + self._grace
+
     async def prepare(self, tenant_name: str, month: Month) -> "Invoice | ReadyMonth":
         """The input of `make_invoice`, read before the books are locked; or the final invoice if there is one.
 
@@ -146,7 +150,7 @@ class Invoicing:
             final = await _invoice_of(connection, tenant, month)
         if final is not None:
             return final
-        due = month.end + self._grace
+        due = self.final_from(month)
         if self._now() < due:
             raise MonthIsOpen(f"{month} can be invoiced from {due:%Y-%m-%d %H:%M:%S} UTC on")
         return ReadyMonth(tenant, month, await self._read_usage(tenant, month), self._terms)

@@ -93,6 +93,7 @@ async def test_a_month_is_drafted_made_final_once_and_credited(console: House) -
     tenant = console.tenant["acme"].id
     draft = await console.page(f"/tenants/{tenant}/draft?month={LAST}", "viewer")
     assert ">draft<" in draft
+    assert "can be finalised then" not in draft
     assert f'<td class="number">{TOTAL}</td>' in draft
     fields = {"month": str(LAST), "once": "a-rendering"}
     answers = [await console.post(f"/tenants/{tenant}/draft", "finalise", "billing", **fields) for _ in range(2)]
@@ -171,7 +172,10 @@ async def test_invoices_are_found_by_the_name_of_their_tenant(console: House) ->
 async def test_a_month_that_runs_is_not_final(console: House) -> None:
     path = f"/tenants/{console.tenant['acme'].id}/draft"
     now = str(Month.of(datetime.now(UTC)))
-    assert f"Draft of {now}" in await console.page(path)
+    page = await console.page(path)
+    assert f"Draft of {now}" in page
+    assert "can be finalised then" in page
+    assert "and cannot be changed" not in page, "no form that would be refused"
     answer = await console.post(path, "finalise", month=now)
     assert answer.status_code == 409
     assert 'role="alert"' in answer.text

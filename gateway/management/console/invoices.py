@@ -127,6 +127,7 @@ async def _read(page_request: PageRequest, wanted: str = "") -> Any:
 
 
 def _paper(context: ConsoleContext, page_request: PageRequest, invoice: Any) -> Page:
+    final_from = context.admin.invoicing.final_from(Month.parse(invoice["month"]))
     exact = [each["amount_nanodollars"] for each in (*invoice["lines"], *invoice["credit_notes"])]
     values = {
         "invoice": invoice,
@@ -136,6 +137,7 @@ def _paper(context: ConsoleContext, page_request: PageRequest, invoice: Any) -> 
         "may_credit": page_request.may("creditInvoice"),
         "may_settle": page_request.may("payInvoice"),
         "may_finalise": page_request.may("finaliseInvoice"),
+        "final_from": None if context.now() >= final_from else f"{final_from:%Y-%m-%d %H:%M} UTC",
     }
     return Page("invoice.html", values)
 
