@@ -17,7 +17,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.admission.deadlines import CEILING_S, RESOLUTION_S, AnswerDeadline, wait_responsively
+from engine.runtime.responsive_wait import RESOLUTION_S, wait_responsively
+from gateway.admission.deadlines import CEILING_S, AnswerDeadline
 from gateway.admission.fair_slots import FairSlots
 from gateway.admission.store import StoreAway
 

@@ -1,22 +1,13 @@
-"""Deadlines of the store's answers, and a clock that excludes stalls of this process.
+"""Deadlines of the store's answers.
 
 A deadline follows the measured latency as TCP's retransmission timer does (RFC 6298): the smoothed round trip plus four
-times its variation or, as in Linux, plus a floor if that is more. Time is counted in ticks of the event loop; a tick
-that took longer because this process stalled counts as one tick. A process that stalls therefore finds no call late:
-the loop has polled its sockets many times before a deadline expires.
+times its variation or, as in Linux, plus a floor if that is more.
 """
-
-import asyncio
-from typing import Any
 
 FLOOR_S = 0.05
 """Least margin of a deadline above the smoothed round trip, in seconds."""
 CEILING_S = 0.25
 """Upper bound of a deadline in seconds. A store that is slower counts as silent."""
-TICK_S = 0.002
-"""Longest time that one tick counts for, in seconds."""
-RESOLUTION_S = 0.001
-"""Resolution of the loop's clock in seconds: uvloop's has whole milliseconds."""
 
 _SRTT_GAIN = 1 / 8
 _RTTVAR_GAIN = 1 / 4
@@ -45,16 +36,3 @@ class AnswerDeadline:
     def on_timeout(self) -> None:
         """Record a missed deadline: back off until the next answer."""
         self.seconds = min(CEILING_S, 2 * self.seconds)
-
-
-async def wait_responsively(future: "asyncio.Future[Any]", at_most_s: float) -> float:
-    """Wait until a future is done, or until the loop has run for `at_most_s` in ticks. The future is not cancelled.
-    Returns the seconds that counted."""
-    loop = asyncio.get_running_loop()
-    passed_s = 0.0
-    while not future.done() and at_most_s - passed_s > RESOLUTION_S:
-        tick_s = min(TICK_S, at_most_s - passed_s)
-        started = loop.time()
-        await asyncio.wait((future,), timeout=tick_s)
-        passed_s += min(tick_s, loop.time() - started)
-    return passed_s if future.done() else at_most_s

@@ -6,8 +6,7 @@ a restart or by eviction, starts empty.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
@@ -16,6 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from engine.runtime.responsive_wait import wait_responsively
 from gateway.sessions.errors import SessionStoreAway, SessionStoreFull
 from gateway.sessions.store import (
     MAX_BYTES_PER_TENANT,
@@ -36,7 +36,8 @@ _SCRIPTS = ("begin", "extend", "store", "release", "read", "delete")
 
 
 class RedisSessionStore:
-    """A `SessionStore` in Redis. No call takes longer than `deadline_s`.
+    """A `SessionStore` in Redis. No call waits longer than `deadline_s` for its answer; a stall of this process, which
+    delays answers that are there, does not count.
 
     Above `per_tenant` sessions or `bytes_per_tenant`, the tenant's least recently used sessions are evicted. `clock`:
     Unix milliseconds, for tests; None: Redis' TIME.
@@ -113,20 +114,17 @@ class RedisSessionStore:
         now = -1 if self._clock is None else self._clock()
         tenant_id, session_id = key
         keys = [f"ctx:{tenant_id}:{session_id}", f"ctx-used:{tenant_id}", f"ctx-bytes:{tenant_id}"]
-        async with self._answering():
-            return await self._scripts[script](keys=keys, args=[now, session_id, *arguments])
-
-    @asynccontextmanager
-    async def _answering(self) -> AsyncIterator[None]:
-        """Turn errors of Redis into `SessionStoreAway`. The client's own message is dropped, as it may name hosts and
-        users."""
+        call = asyncio.ensure_future(self._scripts[script](keys=keys, args=[now, session_id, *arguments]))
         try:
-            async with asyncio.timeout(self._deadline_s):
-                yield
-        except TimeoutError:
-            raise SessionStoreAway("the store of sessions did not answer in time") from None
+            await wait_responsively(call, self._deadline_s)
+            if not call.done():
+                raise SessionStoreAway("the store of sessions did not answer in time")
+            return call.result()
         except (RedisError, OSError) as error:
+            # The client's own message is dropped, as it may name hosts and users.
             raise SessionStoreAway(f"the store of sessions does not answer ({type(error).__name__})") from error
+        finally:
+            call.cancel()
 
 
 def _source(name: str) -> str:

@@ -262,6 +262,28 @@ SCENARIOS: list[Scenario] = [
             Fault(at_ms=3561, kind="redis-empty", lasts_ms=20),
         ),
     ),
+    # A stall of the process made the store of sessions look away, and a turn was not released.
+    Scenario(
+        66794,
+        Config(
+            start=datetime(2026, 3, 14, 12, 0, 0, 424000, tzinfo=UTC),
+            gateways=2,
+            redis=True,
+            topic=True,
+            window=320,
+            token_us=600,
+            saturated_queue=2,
+            states=20,
+        ),
+        (
+            Call(at_ms=550, tenant="minute", endpoint="responses", model="small", words=40, gateway=1, variant=181),
+            Call(at_ms=566, tenant="minute", endpoint="responses", model="small", words=40, gateway=1, variant=453),
+            Call(at_ms=572, tenant="minute", endpoint="responses", model="small", words=40, gateway=1, variant=608),
+            Call(at_ms=598, tenant="minute", words=40, gateway=1),
+            Call(at_ms=611, tenant="minute", words=40, gateway=1),
+            Fault(at_ms=641, kind="loop-stalls", lasts_ms=4000),
+        ),
+    ),
 ]
 """Reduced by `--shrink`."""
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from gateway.admission.deadlines import CEILING_S, FLOOR_S, TICK_S, AnswerDeadline, wait_responsively
+from engine.runtime.responsive_wait import TICK_S, wait_responsively
+from gateway.admission.deadlines import CEILING_S, FLOOR_S, AnswerDeadline
 from tests.support.virtual_time import in_virtual_time, virtual_loop
 
 

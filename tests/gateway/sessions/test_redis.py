@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 
 import pytest
 from redis.asyncio import Redis
@@ -111,6 +112,25 @@ async def test_no_server_is_a_store_that_is_away(anyio_backend):
         with pytest.raises(SessionStoreAway):
             await action
     await store.aclose()
+
+
+class SlowClient:
+    """A client whose answers take 10 ms."""
+
+    def register_script(self, source: str):
+        async def answer(**_: object):
+            await asyncio.sleep(0.01)
+            return [1]
+
+        return answer
+
+
+async def test_a_stall_of_this_process_is_no_outage(anyio_backend):
+    store = RedisSessionStore(SlowClient(), deadline_s=0.05)
+    beginning = asyncio.create_task(store.begin(KEY, "a"))
+    await asyncio.sleep(0)
+    time.sleep(0.2)  # noqa: ASYNC251
+    assert await beginning is not None
 
 
 async def test_a_server_that_does_not_answer_is_a_store_that_is_away(anyio_backend):
