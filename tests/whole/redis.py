@@ -141,7 +141,7 @@ local redis = setmetatable({call = function(command, ...)
   return server.call(command, ...)
 end}, {__index = server})
 """
-"""What the library's server lacks: a server without a bound on its memory."""
+"""Adds the command that the library lacks: of a server whose memory has no bound."""
 
 
 class _Script:
