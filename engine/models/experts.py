@@ -17,6 +17,10 @@ class ExpertsConfig:
     of the model is added to scores for the choice (DeepSeek-V3, arXiv 2412.19437, section 2.1.2). `bias`: router and
     experts have biases. `shared_size`: width of an MLP that every token passes through, 0: none; `shared_gate`:
     weighted by a sigmoid gate of its own.
+
+    `own_norms`: router and experts read the residual stream, each through a norm of its own, and the outputs of the
+    experts and of the shared MLP are normed before they are added: see `kernels.weights.ExpertNorms`. `router_scale`:
+    factor of the router's normed input. `share_scale`: a weight of the model multiplies the shares of each expert.
     """
 
     count: int
@@ -28,3 +32,6 @@ class ExpertsConfig:
     choice_bias: bool = False
     bias: bool = False
     shared_gate: bool = True
+    own_norms: bool = False
+    router_scale: float = 1.0
+    share_scale: bool = False

@@ -15,6 +15,15 @@ DRAFT = "draft.safetensors"
 [F]."""
 FREQUENT_TOKENS = "frequent_tokens"
 
+_WIDE = (
+    ".e_score_correction_bias",
+    ".self_attn.sinks",
+    ".linear_attn.A_log",
+    ".linear_attn.dt_bias",
+    ".mlp.gate.scale",
+    ".mlp.gate.per_expert_scale",
+    ".layer_scalar",
+)
 _GATES = (".linear_attn.in_proj_b.weight", ".linear_attn.in_proj_a.weight")
 
 
@@ -48,16 +57,22 @@ def layer_tensors(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]
     if config.is_linear(index):
         yield from _linear_tensors(config)
     else:
-        yield from _attention_tensors(config) if config.latent is None else _latent_tensors(config, config.latent)
+        latent = config.latent
+        yield from _attention_tensors(config, index) if latent is None else _latent_tensors(config, latent)
+    if config.layer_scalars:
+        yield "layer_scalar", (1,)
     if config.is_sparse(index):
         yield from _expert_tensors(config)
     else:
         yield from _mlp_tensors("mlp", config.hidden_size, config.intermediate_size, config.mlp_bias)
 
 
-def _attention_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
-    q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+def _attention_tensors(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
+    heads = config.heads_of(index)
+    q_rows, kv_rows = config.num_heads * heads.dim, heads.kv_heads * heads.dim
     for name, rows in (("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows)):
+        if name == "v_proj" and not heads.has_values:
+            continue
         yield f"self_attn.{name}.weight", (rows, config.hidden_size)
         if config.qkv_bias:
             yield f"self_attn.{name}.bias", (rows,)
@@ -71,8 +86,8 @@ def _attention_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     if config.o_bias:
         yield "self_attn.o_proj.bias", (config.hidden_size,)
     if config.qk_norm:
-        yield "self_attn.q_norm.weight", (q_rows if config.qk_norm_whole else config.head_dim,)
-        yield "self_attn.k_norm.weight", (kv_rows if config.qk_norm_whole else config.head_dim,)
+        yield "self_attn.q_norm.weight", (q_rows if config.qk_norm_whole else heads.dim,)
+        yield "self_attn.k_norm.weight", (kv_rows if config.qk_norm_whole else heads.dim,)
 
 
 def _latent_tensors(config: ModelConfig, latent: LatentConfig) -> Iterator[tuple[str, Shape]]:
@@ -127,6 +142,12 @@ def _expert_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         yield "mlp.gate.bias", (experts.count,)
     if experts.choice_bias:
         yield "mlp.gate.e_score_correction_bias", (experts.count,)
+    if experts.own_norms:
+        yield "mlp.gate.scale", (hidden,)
+        for name in ("experts_norm", "experts_output_norm", "shared_output_norm"):
+            yield f"mlp.{name}.weight", (hidden,)
+    if experts.share_scale:
+        yield "mlp.gate.per_expert_scale", (experts.count,)
     for expert in range(experts.count):
         yield from _mlp_tensors(f"mlp.experts.{expert}", hidden, experts.size, experts.bias)
     if experts.shared_size:
@@ -139,7 +160,8 @@ def fused_modules(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]
     """The products of a layer by name, and the modules that each computes at once."""
     groups: dict[str, tuple[str, ...]] = {"output": ("self_attn.o_proj",)}
     if config.latent is None:
-        groups["qkv"] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        has_values = config.heads_of(index).has_values
+        groups["qkv"] = ("self_attn.q_proj", "self_attn.k_proj", *(("self_attn.v_proj",) if has_values else ()))
     else:
         has_rank = config.latent.query_rank is not None
         groups |= {"query_down": ("self_attn.q_a_proj",)} if has_rank else {}
@@ -180,7 +202,7 @@ def is_routing(name: str) -> bool:
 
 def is_wide(name: str) -> bool:
     """Whether a weight is float32 in every compute dtype."""
-    return name.endswith((".e_score_correction_bias", ".self_attn.sinks", ".linear_attn.A_log", ".linear_attn.dt_bias"))
+    return name.endswith(_WIDE)
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, Shape]) -> None:

@@ -32,6 +32,7 @@ from kernels.weights import (
     DeltaVectors,
     DeltaWeights,
     E,
+    ExpertNorms,
     ExpertStacker,
     ExpertWeights,
     HeadNorms,
@@ -51,6 +52,13 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in total)."""
+
+_NOT_ON_GPU = {
+    "layer_heads": "layers whose heads differ are not computed",
+    "value_norm": "norms of values are not computed",
+    "layer_scalars": "layers with a scalar are not computed",
+}
+"""Fields of a config that the GPU's kernels do not compute, where they are set."""
 
 _ANY_FORMATS_WIDTH = 4096
 """A matrix width that every quantised format supports."""
@@ -101,10 +109,17 @@ def _check_gpu(config: ModelConfig) -> None:
     experts = config.experts
     if experts is not None and (experts.bias or experts.choice_bias or experts.rule != PLAIN_ROUTING):
         raise UnsupportedCheckpoint("experts: a GPU computes softmax routers without biases alone; use device cpu")
+    if experts is not None and (experts.own_norms or experts.share_scale):
+        raise UnsupportedCheckpoint(
+            "experts: norms and scales of experts are not computed on a GPU yet; use device cpu"
+        )
     if config.linear is not None:
         raise UnsupportedCheckpoint("linear attention: gated delta nets are not computed on a GPU yet; use device cpu")
     if config.attention_gate:
         raise UnsupportedCheckpoint("attention_gate: gated attention is not computed on a GPU yet; use device cpu")
+    for field, what in _NOT_ON_GPU.items():
+        if getattr(config, field):
+            raise UnsupportedCheckpoint(f"{field}: {what} on a GPU yet; use device cpu")
 
 
 def host_model(model: "NativeModel | Transformer") -> HostModel:
@@ -245,7 +260,7 @@ class _Assembler(Generic[V, L, E]):
         return LayerWeights(
             attention_norm=self._take(f"{prefix}.input_layernorm.weight") if pre else None,
             qkv=self._fused[f"{prefix}.qkv"] if config.latent is None else self._latent(prefix, config.latent),
-            head_norms=self._head_norms(f"{prefix}.self_attn") if config.qk_norm and not linear else None,
+            head_norms=self._head_norms(prefix, config.heads_of(index).dim) if config.qk_norm and not linear else None,
             output=self._fused[f"{prefix}.output"],
             mlp_norm=self._take(f"{prefix}.post_attention_layernorm.weight") if pre else None,
             mlp=self._experts(prefix) if config.is_sparse(index) else self._mlp(f"{prefix}.mlp"),
@@ -254,7 +269,17 @@ class _Assembler(Generic[V, L, E]):
             sinks=self._wide(f"{prefix}.self_attn.sinks") if config.attention_sinks else None,
             attention_gate=self._fused[f"{prefix}.attention_gate"] if config.attention_gate and not linear else None,
             delta=self._delta(prefix) if linear else None,
+            expert_norms=self._expert_norms(f"{prefix}.mlp") if config.is_sparse(index) else None,
+            scalar=float(self._pop(f"{prefix}.layer_scalar")[0]) if config.layer_scalars else 1.0,
         )
+
+    def _expert_norms(self, prefix: str) -> ExpertNorms[V] | None:
+        experts = self._config.experts
+        if experts is None or not experts.own_norms:
+            return None
+        scale = self._pop(f"{prefix}.gate.scale").astype(FLOAT32) * np.float32(experts.router_scale)
+        names = ("experts_norm", "experts_output_norm", "shared_output_norm")
+        return ExpertNorms(self._ops.vector(scale), *(self._take(f"{prefix}.{name}.weight") for name in names))
 
     def _latent(self, prefix: str, config: LatentConfig) -> LatentWeights[V, L]:
         has_rank = config.query_rank is not None
@@ -300,11 +325,13 @@ class _Assembler(Generic[V, L, E]):
             shared_gate=self._fused[f"{prefix}.mlp.shared_gate"] if has_shared and config.shared_gate else None,
             rule=config.rule,
             choice_bias=self._wide(f"{prefix}.mlp.gate.e_score_correction_bias") if config.choice_bias else None,
+            share_scale=self._wide(f"{prefix}.mlp.gate.per_expert_scale") if config.share_scale else None,
         )
 
-    def _head_norms(self, prefix: str) -> HeadNorms[V]:
-        query, key = self._take(f"{prefix}.q_norm.weight"), self._take(f"{prefix}.k_norm.weight")
-        return HeadNorms(query, key, self._config.rms_norm_eps, self._config.qk_norm_whole)
+    def _head_norms(self, prefix: str, dim: int) -> HeadNorms[V]:
+        query, key = (self._take(f"{prefix}.self_attn.{name}.weight") for name in ("q_norm", "k_norm"))
+        value = self._ops.vector(np.ones(dim, FLOAT32)) if self._config.value_norm else None
+        return HeadNorms(query, key, self._config.rms_norm_eps, self._config.qk_norm_whole, value)
 
     def _wide(self, name: str) -> Floats:
         """A vector that stays float32."""

@@ -15,12 +15,13 @@ from torch.nn.functional import pad
 from engine.models.config import ModelConfig
 from engine.models.delta_net import DeltaNet
 from engine.models.feed_forward import FeedForward
-from engine.models.kv_groups import KVGroups
+from engine.models.kv_groups import KVGroups, mixed_blocks
 from engine.models.rope import RopeTable
 from kernels import ops as ops_types
 from kernels.arrays import Ints
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
+from kernels.layout import BLOCK_TOKENS, HeadShape, block_numbers
 from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, ModelWeights, Ops, RopeRows
 from kernels.reference import softcap
 from kernels.weights import LatentWeights
@@ -62,6 +63,9 @@ class Transformer:
         self._feed_forward = FeedForward(config, ops)
         attending = [index for index in range(config.num_layers) if not config.is_linear(index)]
         self._kv_places = dict(zip(attending, groups.places, strict=True))
+        self._blocks = mixed_blocks(config, groups)
+        starts = [] if self._blocks is None else self._blocks.starts(block_numbers)[0]
+        self._kv_starts = dict(zip(attending, starts, strict=False))
         self._deltas = {
             index: DeltaNet(layer.delta, index - sum(other < index for other in attending), config.rms_norm_eps)
             for index, layer in enumerate(weights.layers)
@@ -75,8 +79,10 @@ class Transformer:
         return self._feed_forward.expert_tokens
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
-        """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv`."""
+        """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv` and `allocate_mixed_kv`."""
         config = self.config
+        if self._blocks is not None:
+            return self.ops.allocate_mixed_kv(num_blocks, self._blocks)
         return self.ops.allocate_kv(self._groups.layers, num_blocks, config.num_kv_heads, config.head_dim)
 
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -113,13 +119,15 @@ class Transformer:
             if index in self._deltas:
                 attended = self._recurrence(index, layer, normed, rows)
             else:
-                rope, (group, place) = ropes[self._rope_of_layer[index]], self._kv_places[index]
-                attended = self._attention(layer, normed, rope, kv[place], plans[group], config.windows[index])
+                rope, group = ropes[self._rope_of_layer[index]], self._kv_places[index][0]
+                heads, window = config.heads_of(index), config.windows[index]
+                kv_layer = self._kv_of(index, heads, kv)
+                attended = self._attention(layer, normed, rope, kv_layer, plans[group], window, heads)
             normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
-            expanded = self._feed_forward(layer.mlp, normed, plan)
+            expanded = self._feed_forward(layer, normed, residual, plan)
             last = index + 1 == len(layers)
             next_norm = self._weights.final_norm if last else layers[index + 1].attention_norm
-            normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm)
+            normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm, layer.scalar)
         return normed
 
     def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
@@ -138,16 +146,22 @@ class Transformer:
         return layer.output(self._deltas[index](normed, mixed, rows.query_lens.tolist(), starts, rows.states))
 
     def _add(
-        self, branch: Tensor, output_norm: Tensor | None, residual: Tensor, next_norm: Tensor | None
+        self,
+        branch: Tensor,
+        output_norm: Tensor | None,
+        residual: Tensor,
+        next_norm: Tensor | None,
+        scalar: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
-        """Add a branch's output to the residual stream: (input of the next branch, residual stream)."""
+        """Add a branch's output to the residual stream, and multiply this by `scalar`: (input of the next branch,
+        residual stream)."""
         ops, eps = self.ops, self.config.rms_norm_eps
         if output_norm is not None:
             branch = ops.rms_norm(branch, output_norm, eps)
         branch = scaled(branch, self.config.residual_scale)
-        if next_norm is None:
-            total = residual + branch
-            return total, total
+        if next_norm is None or scalar != 1:
+            total = scaled(residual + branch, scalar)
+            return total if next_norm is None else ops.rms_norm(total, next_norm, eps), total
         return ops.add_rms_norm(branch, residual, next_norm, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -158,6 +172,14 @@ class Transformer:
             logits = logits / config.logit_divisor
         return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
 
+    def _kv_of(self, index: int, heads: HeadShape, kv: Tensor) -> Tensor:
+        """The KV [N, 16, 2, Hkv, D] of a layer."""
+        if self._blocks is None:
+            return kv[self._kv_places[index][1]]
+        start = self._kv_starts[index]
+        in_block = kv[0, :, start : start + block_numbers(heads)]
+        return in_block.view(-1, BLOCK_TOKENS, 2, heads.kv_heads, heads.dim)
+
     def _attention(
         self,
         layer: LayerWeights,
@@ -166,17 +188,20 @@ class Transformer:
         kv_layer: Tensor,
         plan: AttentionPlan,
         window: int | None,
+        shape: HeadShape,
     ) -> Tensor:
         config, ops = self.config, self.ops
         latent = layer.qkv if isinstance(layer.qkv, LatentWeights) else None
         qkv = self._of_latents(layer.qkv, normed) if isinstance(layer.qkv, LatentWeights) else layer.qkv(normed)
+        if not shape.has_values:
+            qkv = torch.cat((qkv, qkv[:, -shape.kv_heads * shape.dim :]), dim=1)
         norms = layer.head_norms
         if norms is not None and norms.whole:
             qkv, norms = self._norm_projections(qkv, norms), None
-        heads = qkv.view(-1, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
+        heads = qkv.view(-1, config.num_heads + 2 * shape.kv_heads, shape.dim)
         query = ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping)
         if config.attention_scale is not None:  # `attend` divides by the root
-            query = scaled(query, config.attention_scale * math.sqrt(config.head_dim))
+            query = scaled(query, config.attention_scale * math.sqrt(shape.dim))
         cap, sinks = config.attention_softcap, None if layer.sinks is None else tensor_of(layer.sinks)
         if cap is None and sinks is None:
             attended = ops.attend(query, kv_layer, plan, window)

@@ -191,7 +191,7 @@ class TensorNames:
             return
         modules = self._family.fused.get(module)
         if modules is None:
-            yield _Part(f"{prefix}.{self._tensor(tensor)}", shape, lambda array: array)
+            yield _Part(f"{prefix}.{self._tensor(tensor, layer)}", shape, lambda array: array)
             return
         sizes = {name: shape[0] for name, shape in layer_tensors(self._config, layer)}
         rows, first = shape[0] if shape else 0, 0
@@ -221,10 +221,13 @@ class TensorNames:
                 view = _of_expert(expert, turned, stacked.rows(place, expected[0]))
                 yield _Part(f"model.layers.{layer}.mlp.experts.{expert}.{tensor}", expected, view)
 
-    def _tensor(self, tensor: str) -> str:
+    def _tensor(self, tensor: str, layer: int) -> str:
         """The layout's name of a layer's tensor: that of its module, and the kind."""
         module, kind = _divided(tensor)
-        for pattern, ours in self._family.names.items():
+        names = self._family.names
+        if self._config.is_sparse(layer):
+            names = {**self._family.sparse_names, **names}
+        for pattern, ours in names.items():
             if (match := re.fullmatch(pattern, module)) is not None:
                 return f"{match.expand(ours)}.{kind}"
         return tensor
