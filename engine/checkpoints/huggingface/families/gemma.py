@@ -19,16 +19,16 @@ from engine.models.config import Activation
 
 def _gemma2(keys: Keys, dims: Dims) -> Fields:
     slides = layer_types(keys, dims) or [index % 2 == 0 for index in range(dims.num_layers)]
-    softcaps = softcaps(keys, scores=50.0, logits=30.0)
-    return {**_common(keys, dims), "windows": windows_by_type(keys, slides), **softcaps, **rope_fields(keys, dims)}
+    caps = softcaps(keys, scores=50.0, logits=30.0)
+    return {**_common(keys, dims), "windows": windows_by_type(keys, slides), **caps, **rope_fields(keys, dims)}
 
 
 def _gemma3(keys: Keys, dims: Dims) -> Fields:
     interval = keys.size("sliding_window_pattern", 6)
     slides = layer_types(keys, dims) or [(index + 1) % interval != 0 for index in range(dims.num_layers)]
-    softcaps = softcaps(keys, scores=None, logits=None)
+    caps = softcaps(keys, scores=None, logits=None)
     ropes = ropes_by_type(keys, dims, slides, 1_000_000.0, "rope_local_base_freq", 10_000.0)
-    return {**_common(keys, dims), "qk_norm": True, "windows": windows_by_type(keys, slides), **softcaps, **ropes}
+    return {**_common(keys, dims), "qk_norm": True, "windows": windows_by_type(keys, slides), **caps, **ropes}
 
 
 def softcaps(keys: Keys, scores: float | None, logits: float | None) -> Fields:
