@@ -47,7 +47,8 @@ class StoredWeight:
 @dataclass(frozen=True)
 class HeadNorms(Generic[V]):
     """RMS norms of queries and keys before rotation: weights [D] of each head, or, if `whole`, [Hq D] and [Hkv D] of
-    all heads at once. `value`: [D], of the values of each head; None: they have no norm."""
+    all heads at once. `value`: [D], of the values of each head; None: they have no norm. `key` is not used in a layer
+    without keys."""
 
     query: V
     key: V
@@ -126,6 +127,27 @@ class ExpertWeights(Generic[L]):
 
 
 @dataclass(frozen=True)
+class LayerInputs(Generic[V, L, E]):
+    """Embeddings [P] of a token for each layer (Gemma 3n): of the table [V, layers P], times sqrt(P), and of the
+    projection [layers P] of its embedding, over sqrt(H), normed for each layer by `norm` [P]. Their sum is divided by
+    sqrt(2)."""
+
+    table: E
+    projection: L
+    norm: V
+
+
+@dataclass(frozen=True)
+class LayerInput(Generic[V, L]):
+    """The use of these in a layer. The activation of `gate`, [H to P], of the residual stream is multiplied by the
+    token's embedding. `projection` of that, [P to H], normed by `norm` [H], is added to the residual stream."""
+
+    gate: L
+    projection: L
+    norm: V
+
+
+@dataclass(frozen=True)
 class ExpertNorms(Generic[V]):
     """RMS norms [H] of a mixture whose router and experts read the residual stream, each through a norm of its own.
 
@@ -168,7 +190,7 @@ class LayerWeights(Generic[V, L]):
     of attention and MLP, the output norms of what these add to the residual stream; None: no norm. `sinks`: float32
     [Hq], as in `kernels.reference.attend`. `attention_gate`: [T, Hq D], whose sigmoid multiplies what attention
     returns. `delta`: the gated delta net in place of attention. `expert_norms`: of a mixture that has some. `scalar`:
-    factor of the residual stream after the layer."""
+    factor of the residual stream after the layer. `layer_input`: of a model with `LayerInputs`."""
 
     attention_norm: V | None
     qkv: L | LatentWeights[V, L]
@@ -183,6 +205,7 @@ class LayerWeights(Generic[V, L]):
     delta: DeltaWeights[V, L] | None = None
     expert_norms: ExpertNorms[V] | None = None
     scalar: float = 1.0
+    layer_input: LayerInput[V, L] | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +216,7 @@ class ModelWeights(Generic[V, L, E]):
     layers: Sequence[LayerWeights[V, L]]
     final_norm: V
     head: L
+    layer_inputs: LayerInputs[V, L, E] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +230,7 @@ class ModelShape:
         `engine.models.config.ModelConfig`.
     kv_places: of each layer with KV, its group and its number there, if KV is in groups.
     layer_heads: the heads of each layer, if they differ between layers. blocks: of these, where their KV is.
+    kv_sources: as in `ModelConfig`.
     """
 
     num_heads: int
@@ -224,6 +249,7 @@ class ModelShape:
     kv_places: tuple[tuple[int, int], ...] = ()
     layer_heads: tuple[HeadShape, ...] = ()
     blocks: MixedBlocks | None = None
+    kv_sources: tuple[int, ...] = ()
 
     def heads_of(self, layer: int) -> HeadShape:
         """The heads of a layer."""

@@ -110,6 +110,10 @@ class ModelConfig:
 
     `layer_heads[i]`: heads of layer i; empty if every layer has `num_kv_heads` of `head_dim` dimensions. The number of
     query heads is the same. `layer_scalars`: the residual stream is multiplied after each layer by a weight of it.
+    `kv_sources[i]`: the layer whose keys and values layer i attends to, itself or an earlier one of the same heads and
+    window; empty if each has its own. `layer_mlp_sizes[i]`: `intermediate_size` of layer i; empty if it is the same.
+    `layer_input_size`: dimensions of a second embedding of each token for each layer, 0: none; see
+    `kernels.weights.LayerInputs`.
 
     Raises:
         UnsupportedCheckpoint: the values contradict each other; the message names the field.
@@ -156,6 +160,9 @@ class ModelConfig:
     value_norm: bool = False
     layer_heads: tuple[HeadShape, ...] = ()
     layer_scalars: bool = False
+    kv_sources: tuple[int, ...] = ()
+    layer_mlp_sizes: tuple[int, ...] = ()
+    layer_input_size: int = 0
 
     def __post_init__(self) -> None:
         for field in (
@@ -187,6 +194,7 @@ class ModelConfig:
         if self.latent is not None:
             _check_latent(self.latent, self.head_dim)
         self._check_linear()
+        self._check_shared()
         if self.layer_ropes and len(self.layer_ropes) != self.num_layers:
             raise UnsupportedCheckpoint(f"layer_ropes: {len(self.layer_ropes)} for {self.num_layers} layers")
         ropes = dict.fromkeys((self.rope_of(layer), self.heads_of(layer).dim) for layer in range(self.num_layers))
@@ -210,7 +218,24 @@ class ModelConfig:
     @property
     def kv_heads(self) -> tuple[HeadShape, ...]:
         """The heads of each layer with KV."""
-        return tuple(self.heads_of(layer) for layer in range(self.num_layers) if not self.is_linear(layer))
+        return tuple(map(self.heads_of, self._with_kv))
+
+    @property
+    def kv_windows(self) -> tuple[int | None, ...]:
+        """The windows of each layer with KV."""
+        return tuple(self.windows[layer] for layer in self._with_kv)
+
+    @property
+    def _with_kv(self) -> tuple[int, ...]:
+        return tuple(layer for layer in range(self.num_layers) if not self.is_linear(layer) and self.has_kv(layer))
+
+    def has_kv(self, layer: int) -> bool:
+        """Whether a layer with attention has keys and values of its own."""
+        return not self.kv_sources or self.kv_sources[layer] == layer
+
+    def mlp_size(self, layer: int) -> int:
+        """Width of a layer's MLP."""
+        return self.layer_mlp_sizes[layer] if self.layer_mlp_sizes else self.intermediate_size
 
     def is_sparse(self, layer: int) -> bool:
         """Whether a layer has a mixture of experts."""
@@ -223,7 +248,7 @@ class ModelConfig:
     @property
     def kv_layers(self) -> int:
         """The number of layers with KV."""
-        return self.num_layers - self.state_layers
+        return len(self._with_kv)
 
     @property
     def state_layers(self) -> int:
@@ -231,7 +256,8 @@ class ModelConfig:
         return sum(map(self.is_linear, range(self.num_layers)))
 
     def of_layers(self, layers: Sequence[int]) -> "ModelConfig":
-        """The model reduced to these layers, in this order."""
+        """The model reduced to these layers, in this order. Each has KV of its own."""
+        assert not self.kv_sources, "layers that share KV"
         return replace(
             self,
             num_layers=len(layers),
@@ -240,6 +266,7 @@ class ModelConfig:
             sparse_layers=tuple(self.sparse_layers[layer] for layer in layers) if self.sparse_layers else (),
             linear_layers=tuple(self.linear_layers[layer] for layer in layers) if self.linear_layers else (),
             layer_heads=tuple(self.layer_heads[layer] for layer in layers) if self.layer_heads else (),
+            layer_mlp_sizes=tuple(map(self.mlp_size, layers)) if self.layer_mlp_sizes else (),
         )
 
     def _check_heads(self) -> None:
@@ -250,6 +277,24 @@ class ModelConfig:
                 raise UnsupportedCheckpoint(f"head_dim: {heads.dim} is not an even number up to {MAX_HEAD_DIM}")
             if heads.kv_heads < 1 or self.num_heads % heads.kv_heads:
                 raise UnsupportedCheckpoint(f"num_kv_heads: {heads.kv_heads} does not divide {self.num_heads} heads")
+
+    def _check_shared(self) -> None:
+        for layer, source in enumerate(self.kv_sources):
+            if not (0 <= source <= layer and self.has_kv(source)):
+                raise UnsupportedCheckpoint(f"kv_sources: layer {layer} cannot have the KV of layer {source}")
+            if (self.heads_of(source), self.windows[source]) != (self.heads_of(layer), self.windows[layer]):
+                raise UnsupportedCheckpoint(f"kv_sources: layers {source} and {layer} are of different kinds")
+        for field in ("kv_sources", "layer_mlp_sizes"):
+            if getattr(self, field) and len(getattr(self, field)) != self.num_layers:
+                raise UnsupportedCheckpoint(f"{field}: {len(getattr(self, field))} for {self.num_layers} layers")
+        if not all(1 <= size <= MAX_WIDTH for size in self.layer_mlp_sizes):
+            raise UnsupportedCheckpoint(f"layer_mlp_sizes: a width that is not in 1..{MAX_WIDTH}")
+        if not 0 <= self.layer_input_size * self.num_layers <= MAX_WIDTH:
+            raise UnsupportedCheckpoint(f"layer_input_size: {self.layer_input_size} for {self.num_layers} layers")
+        if self.layer_input_size and self.activation != "gelu_tanh":
+            raise UnsupportedCheckpoint(f"layer_input_size: with the activation {self.activation}")
+        if self.kv_sources and (self.linear is not None or self.latent is not None):
+            raise UnsupportedCheckpoint("kv_sources: layers that share KV are of plain attention")
 
     def _check_factors(self) -> None:
         if self.value_norm and (not self.qk_norm or self.qk_norm_whole):
@@ -341,6 +386,9 @@ _DEVIATIONS = frozenset(
         "value_norm",
         "layer_heads",
         "layer_scalars",
+        "kv_sources",
+        "layer_mlp_sizes",
+        "layer_input_size",
     }
 )
 """Fields by which a family differs from the Llama architecture."""

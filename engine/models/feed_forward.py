@@ -16,7 +16,7 @@ class FeedForward:
     def __init__(self, config: ModelConfig, ops: Ops) -> None:
         self._ops, self._eps = ops, config.rms_norm_eps
         multiply = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul, "clamped_swiglu": clamped_swiglu_mul}
-        self._multiply = multiply[config.activation]
+        self.multiply = multiply[config.activation]
         experts = config.experts
         self.expert_tokens = torch.zeros(0 if experts is None else experts.count, dtype=torch.int64)
 
@@ -30,10 +30,10 @@ class FeedForward:
         return self._experts(layer.mlp, x, plan)
 
     def _mlp(self, weights: MlpWeights, x: Tensor) -> Tensor:
-        return weights.down(self._multiply(weights.gate_up(x)))
+        return weights.down(self.multiply(weights.gate_up(x)))
 
     def _experts(self, weights: ExpertWeights, x: Tensor, plan: AttentionPlan) -> Tensor:
-        total = self._ops.mixture(weights, x, plan.slot_mapping, self._multiply, self.expert_tokens)
+        total = self._ops.mixture(weights, x, plan.slot_mapping, self.multiply, self.expert_tokens)
         if weights.shared is not None:
             shared = self._mlp(weights.shared, x)
             total += shared if weights.shared_gate is None else weights.shared_gate(x).sigmoid() * shared
@@ -45,6 +45,6 @@ class FeedForward:
         ops, eps = self._ops, self._eps
         assert weights.shared is not None, "these norms belong to a mixture with a shared MLP"
         own, routed = (ops.rms_norm(residual, norm, eps) for norm in (norms.experts, norms.router))
-        experts = ops.mixture(weights, own, plan.slot_mapping, self._multiply, self.expert_tokens, routed)
+        experts = ops.mixture(weights, own, plan.slot_mapping, self.multiply, self.expert_tokens, routed)
         shared = ops.rms_norm(self._mlp(weights.shared, x), norms.shared_output, eps)
         return shared + ops.rms_norm(experts, norms.experts_output, eps)

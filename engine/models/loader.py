@@ -16,6 +16,9 @@ from engine.models.layout import (
     EMBEDDING,
     FINAL_NORM,
     HEAD,
+    LAYER_EMBEDDING,
+    LAYER_INPUT_NORM,
+    LAYER_PROJECTION,
     expected_tensors,
     fused_modules,
     is_routing,
@@ -38,6 +41,8 @@ from kernels.weights import (
     HeadNorms,
     L,
     LatentWeights,
+    LayerInput,
+    LayerInputs,
     LayerWeights,
     MlpWeights,
     ModelWeights,
@@ -57,8 +62,13 @@ _NOT_ON_GPU = {
     "layer_heads": "layers whose heads differ are not computed",
     "value_norm": "norms of values are not computed",
     "layer_scalars": "layers with a scalar are not computed",
+    "kv_sources": "layers that share KV are not computed",
+    "layer_mlp_sizes": "MLPs of different sizes are not computed",
+    "layer_input_size": "embeddings for each layer are not computed",
 }
 """Fields of a config that the GPU's kernels do not compute, where they are set."""
+
+_TABLES = (EMBEDDING, HEAD, LAYER_EMBEDDING)
 
 _ANY_FORMATS_WIDTH = 4096
 """A matrix width that every quantised format supports."""
@@ -186,6 +196,7 @@ class _Assembler(Generic[V, L, E]):
         self._vectors: dict[str, Array] = {}
         self._fused: dict[str, L] = {}
         self._embedding: E | None = None
+        self._layer_table: E | None = None
         self._head: L | None = None
         self._group_of: dict[str, str] = {}
         self._missing: dict[str, set[str]] = {}
@@ -218,6 +229,8 @@ class _Assembler(Generic[V, L, E]):
             self._embedding = self._ops.pack_embedding(weight)
         elif name == HEAD:
             self._head = self._ops.pack_parts([weight], None)
+        elif name == LAYER_EMBEDDING:
+            self._layer_table = self._ops.pack_embedding(weight)
         else:
             self._matrices[name] = weight
 
@@ -226,7 +239,7 @@ class _Assembler(Generic[V, L, E]):
             return DENSE  # a rounded router would choose other experts
         # In int4 these two alone cost SmolLM2 7 % of its perplexity, and everything else 0.1 %. In fp8 the inputs of a
         # head would be rounded, too.
-        return "int8" if self._format in ("int4", "fp8") and name in (EMBEDDING, HEAD) else self._format
+        return "int8" if self._format in ("int4", "fp8") and name in _TABLES else self._format
 
     def _fuse(self, group: str) -> L:
         names = self._parts[group]
@@ -252,7 +265,15 @@ class _Assembler(Generic[V, L, E]):
             layers=tuple(self._layer(index) for index in range(self._config.num_layers)),
             final_norm=self._take(FINAL_NORM),
             head=head,
+            layer_inputs=self._layer_inputs() if self._config.layer_input_size else None,
         )
+
+    def _layer_inputs(self) -> LayerInputs[V, L, E]:
+        if self._layer_table is None or LAYER_PROJECTION not in self._matrices:
+            missing = LAYER_EMBEDDING if self._layer_table is None else LAYER_PROJECTION
+            raise UnsupportedCheckpoint(f"tensor {missing} is missing")
+        projection = self._ops.pack_parts([self._matrices.pop(LAYER_PROJECTION)], None)
+        return LayerInputs(self._layer_table, projection, self._take(LAYER_INPUT_NORM))
 
     def _layer(self, index: int) -> LayerWeights[V, L]:
         prefix, config = f"model.layers.{index}", self._config
@@ -260,7 +281,7 @@ class _Assembler(Generic[V, L, E]):
         return LayerWeights(
             attention_norm=self._take(f"{prefix}.input_layernorm.weight") if pre else None,
             qkv=self._fused[f"{prefix}.qkv"] if config.latent is None else self._latent(prefix, config.latent),
-            head_norms=self._head_norms(prefix, config.heads_of(index).dim) if config.qk_norm and not linear else None,
+            head_norms=self._head_norms(prefix, index) if config.qk_norm and not linear else None,
             output=self._fused[f"{prefix}.output"],
             mlp_norm=self._take(f"{prefix}.post_attention_layernorm.weight") if pre else None,
             mlp=self._experts(prefix) if config.is_sparse(index) else self._mlp(f"{prefix}.mlp"),
@@ -271,7 +292,12 @@ class _Assembler(Generic[V, L, E]):
             delta=self._delta(prefix) if linear else None,
             expert_norms=self._expert_norms(f"{prefix}.mlp") if config.is_sparse(index) else None,
             scalar=float(self._pop(f"{prefix}.layer_scalar")[0]) if config.layer_scalars else 1.0,
+            layer_input=self._layer_input(prefix) if config.layer_input_size else None,
         )
+
+    def _layer_input(self, prefix: str) -> LayerInput[V, L]:
+        gate, projection = self._fused[f"{prefix}.input_gate"], self._fused[f"{prefix}.input_projection"]
+        return LayerInput(gate, projection, self._take(f"{prefix}.post_per_layer_input_norm.weight"))
 
     def _expert_norms(self, prefix: str) -> ExpertNorms[V] | None:
         experts = self._config.experts
@@ -328,10 +354,12 @@ class _Assembler(Generic[V, L, E]):
             share_scale=self._wide(f"{prefix}.mlp.gate.per_expert_scale") if config.share_scale else None,
         )
 
-    def _head_norms(self, prefix: str, dim: int) -> HeadNorms[V]:
-        query, key = (self._take(f"{prefix}.self_attn.{name}.weight") for name in ("q_norm", "k_norm"))
-        value = self._ops.vector(np.ones(dim, FLOAT32)) if self._config.value_norm else None
-        return HeadNorms(query, key, self._config.rms_norm_eps, self._config.qk_norm_whole, value)
+    def _head_norms(self, prefix: str, index: int) -> HeadNorms[V]:
+        config = self._config
+        query = self._take(f"{prefix}.self_attn.q_norm.weight")
+        key = self._take(f"{prefix}.self_attn.k_norm.weight") if config.has_kv(index) else query
+        value = self._ops.vector(np.ones(config.heads_of(index).dim, FLOAT32)) if config.value_norm else None
+        return HeadNorms(query, key, config.rms_norm_eps, config.qk_norm_whole, value)
 
     def _wide(self, name: str) -> Floats:
         """A vector that stays float32."""

@@ -46,6 +46,7 @@ class NativeModel:
             kv_places=groups.places if len(groups.windows) > 1 else (),
             layer_heads=config.layer_heads,
             blocks=mixed_blocks(config, groups),
+            kv_sources=config.kv_sources,
         )
         self._forward = ops.forward_pass(self._shape, weights)
 

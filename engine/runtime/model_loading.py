@@ -234,7 +234,7 @@ def _groups(
     drafts = draft is not None or name in config.drafts.values()
     if ops.on_gpu or drafts or model_config.linear is not None:
         return one_group(model_config.kv_layers)
-    return group_layers(model_config.windows, _window(config, model_config), model_config.kv_heads)
+    return group_layers(model_config.kv_windows, _window(config, model_config), model_config.kv_heads)
 
 
 def _host_pool(

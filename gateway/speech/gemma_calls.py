@@ -1,6 +1,7 @@
 """Parser of the calls of Gemma 4: `call:NAME{K:V,..}<tool_call|>`.
 
-Strings are between `<|"|>`, which is a token, and keys have no quotes. All else is as in JSON. The arguments are appended as the text of one JSON object.
+Strings are between `<|"|>`, which is a token, and keys have no quotes. All else is as in JSON.
+The arguments are appended as the text of one JSON object.
 """
 
 import json

@@ -34,7 +34,7 @@ class ReasoningReader:
         self._place = _Place.INSIDE if tracker.has_span else _Place.BEFORE
         self._held = ""
         self._label = "" if tracker.has_span else tracker.label
-        """What is still to be dropped after the begin marker."""
+        """Text to drop after the begin marker."""
         self._has_text = False
         self._spelled_ends = 0
 

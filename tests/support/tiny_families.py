@@ -59,6 +59,7 @@ TinyFamily = Literal[
     "gemma3",
     "gemma4",
     "gemma4_moe",
+    "gemma4_shared",
     "qwen3_moe",
     "qwen2_moe",
     "olmoe",
@@ -252,6 +253,13 @@ CONFIGS: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
         _FULL_LAYERS
         | {"hidden_size_per_layer_input": 0, "attention_k_eq_v": False, "enable_moe_block": True, "num_experts": 8}
         | {"top_k_experts": 2, "moe_intermediate_size": 40},
+    ),
+    "gemma4_shared": (
+        Gemma4TextConfig,
+        _FULL_LAYERS
+        | {"attention_k_eq_v": False, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCAB_SIZE}
+        | {"num_key_value_heads": 1, "num_hidden_layers": 5, "num_kv_shared_layers": 2, "use_double_wide_mlp": True}
+        | {"layer_types": [f"{kind}_attention" for kind in ("sliding", "sliding", "full", "sliding", "full")]},
     ),
     "qwen3_moe": (
         Qwen3MoeConfig,

@@ -6,6 +6,7 @@ two give the same bits.
 """
 
 import ctypes
+import math
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeLinear
 from kernels.host import StepRows
 from kernels.layout import HeadShape, block_numbers, int8_layer_bytes
-from kernels.weights import ExpertNorms, ExpertWeights, HeadNorms, LatentWeights, MlpWeights, ModelShape
+from kernels.weights import ExpertNorms, ExpertWeights, HeadNorms, LatentWeights, LayerInput, MlpWeights, ModelShape
 
 _STORES = {
     "silu": abi.Store.SILU_MUL,
@@ -34,7 +35,12 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, shape.windows, shape.cos, shape.sin
     )
     switches = ("attention_scale", "attention_softcap", "embedding_scale", "residual_scale", "activation")
-    if shape.rotary or shape.layer_heads or any(getattr(shape, name) != getattr(neutral, name) for name in switches):
+    if (
+        shape.rotary
+        or shape.layer_heads
+        or shape.kv_sources
+        or any(getattr(shape, name) != getattr(neutral, name) for name in switches)
+    ):
         return True
     return any(
         not isinstance(layer.mlp, MlpWeights)
@@ -44,6 +50,7 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         or layer.attention_output_norm is not None
         or layer.sinks is not None
         or layer.scalar != 1
+        or layer.layer_input is not None
         or isinstance(layer.qkv, LatentWeights)
         or (layer.head_norms is not None and (layer.head_norms.whole or layer.head_norms.value is not None))
         for layer in weights.layers
@@ -71,12 +78,18 @@ class StagedForward:
         self._starts: list[int] = []
         """By layer with KV, where it begins in a block of layers whose heads differ."""
         attending = [layer.delta is None for layer in weights.layers]
-        places = [(0, place) for place in range(sum(attending))]
-        numbers = np.cumsum(attending) - 1
-        self._kv_numbers = numbers.tolist()
-        """By layer, its number among those with KV."""
-        self._kv_places = [(shape.kv_places or places)[number] for number in numbers]
+        sources = shape.kv_sources or range(len(weights.layers))
+        own = [attends and sources[index] == index for index, attends in enumerate(attending)]
+        places = [(0, place) for place in range(sum(own))]
+        numbers = np.cumsum(own) - 1
+        self._kv_numbers = numbers[list(sources)].tolist()
+        """By layer, the number of its KV among those of all layers."""
+        self._kv_places = [(shape.kv_places or places)[number] for number in self._kv_numbers]
         """By layer with KV: its group, and its number there."""
+        self._rotating = [
+            heads if is_own else _without_kv(heads) for heads, is_own in zip(self._heads, own, strict=True)
+        ]
+        self._has_kv = own
         self._deltas = {
             index: NativeDelta(layer.delta, index - int(np.sum(attending[:index])), shape.norm_eps)
             for index, layer in enumerate(weights.layers)
@@ -94,6 +107,7 @@ class StagedForward:
         if self._shape.embedding_scale != 1:
             residual = residual * self._embedding_scale
         residual = np.ascontiguousarray(residual)
+        inputs = self._layer_inputs(token_ids, residual)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
             x = self._input(residual, layer.attention_norm)
@@ -106,6 +120,9 @@ class StagedForward:
             residual = residual if kept is None else residual[kept]
             self._add(residual, layer.output.wide(mixed), layer.attention_output_norm)
             self._add(residual, self._feed_forward(layer, residual), layer.mlp_output_norm)
+            if layer.layer_input is not None and inputs is not None:
+                own = inputs[:, index] if kept is None else inputs[kept, index]
+                self._add(residual, self._of_input(layer.layer_input, residual, own), layer.layer_input.norm)
             if layer.scalar != 1:
                 residual *= np.float32(layer.scalar)
         return self._norm(residual, self._weights.final_norm)
@@ -134,7 +151,7 @@ class StagedForward:
             place * kv.strides[0] if self._shape.blocks is None else self._starts[self._kv_numbers[index]]
         )
         self._point_at(rows.window_tables[group - 1] if group else rows.block_tables)
-        heads_at, rows_at = ctypes.addressof(self._heads[index]), ctypes.addressof(self._rows)
+        heads_at, rows_at = ctypes.addressof(self._rotating[index]), ctypes.addressof(self._rows)
         self._library.tp_rotate_and_store(heads_at, rows_at, address(qkv), qkv.shape[1], kv_at)
         if kept is not None:
             counts = wanted_of_rows(kept, rows.query_lens)
@@ -193,10 +210,12 @@ class StagedForward:
         )
 
     def _project(self, index: int, layer: NativeLayer, x: Array) -> Array:
-        """qkv bf16 [T, (Hq + 2 Hkv) D]."""
+        """qkv bf16 [T, (Hq + 2 Hkv) D], or queries alone [T, Hq D]."""
         if isinstance(layer.qkv, LatentWeights):
             return self._of_latents(layer.qkv, x)
         heads = self._shape.heads_of(index)
+        if not self._has_kv[index]:
+            return layer.qkv(x)
         if not heads.has_values:
             projected = layer.qkv(x)
             return np.concatenate((projected, projected[:, -heads.kv_heads * heads.dim :]), axis=1)
@@ -255,6 +274,24 @@ class StagedForward:
         )
         return out
 
+    def _layer_inputs(self, token_ids: Ints, residual: Floats) -> Floats | None:
+        """float32 [T, layers, P]: see `kernels.weights.LayerInputs`."""
+        weights = self._weights.layer_inputs
+        if weights is None:
+            return None
+        layers, size = len(self._weights.layers), len(weights.norm)
+        projected = weights.projection.wide(residual.astype(BFLOAT16)) * np.float32(residual.shape[1] ** -0.5)
+        of_projection = self._norm(projected.reshape(-1, size), weights.norm).astype(FLOAT32)
+        of_table = weights.table.table.rows(token_ids) * np.float32(np.array(size**0.5).astype(BFLOAT16))
+        summed = of_projection.reshape(-1, layers, size) + of_table.reshape(-1, layers, size)
+        inputs: Floats = summed * np.float32(2**-0.5)
+        return inputs
+
+    def _of_input(self, weights: LayerInput[Floats, NativeLinear], residual: Floats, inputs: Floats) -> Floats:
+        """float32 [T, H], before its norm."""
+        gate = _ACTIVATIONS[self._shape.activation](weights.gate.wide(residual.astype(BFLOAT16)))
+        return weights.projection.wide((gate * inputs).astype(BFLOAT16))
+
     def _feed_forward(self, layer: NativeLayer, residual: Floats) -> Floats:
         x = self._input(residual, layer.mlp_norm)
         if isinstance(layer.mlp, MlpWeights):
@@ -311,6 +348,26 @@ class StagedForward:
         if held is None:
             held = self._vectors[id(numbers)] = np.ascontiguousarray(numbers, FLOAT32)
         return held
+
+
+def _without_kv(heads: abi.Heads) -> abi.Heads:
+    queries = abi.Heads.from_buffer_copy(heads)
+    queries.kv_heads = 0
+    return queries
+
+
+_GELU_SLOPE: np.float32 = np.float32(math.sqrt(2 / math.pi))
+
+
+def _gelu_tanh(x: Floats) -> Floats:
+    inner = _GELU_SLOPE * (x + np.float32(0.044715) * x * x * x)
+    bent: Floats = np.tanh(inner)
+    activated: Floats = np.float32(0.5) * x * (np.float32(1) + bent)
+    return activated
+
+
+_ACTIVATIONS = {"gelu_tanh": _gelu_tanh}
+"""Of the gates of layers' inputs."""
 
 
 def _layer_bytes(heads: HeadShape) -> int:

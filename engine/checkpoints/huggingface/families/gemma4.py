@@ -35,9 +35,6 @@ _LAYER_KEYS = ("head_dim", "num_key_value_heads")
 def _gemma4(keys: Keys, dims: Dims) -> Fields:
     if keys.values.get("use_bidirectional_attention") not in (None, "vision"):  # of images, which are not served
         raise keys.refuse("use_bidirectional_attention", "text that attends to later tokens is not understood")
-    for name in ("hidden_size_per_layer_input", "num_kv_shared_layers"):
-        if keys.size(name, 0, minimum=0):
-            raise keys.refuse(name, f"{keys.values[name]} is not 0")
     slides = layer_types(keys, dims) or [(index + 1) % 6 != 0 for index in range(dims.num_layers)]
     slides[-1] = False
     heads = _heads(keys, dims, slides)
@@ -54,10 +51,34 @@ def _gemma4(keys: Keys, dims: Dims) -> Fields:
         "embedding_scale": math.sqrt(dims.hidden_size),
         "windows": windows_by_type(keys, slides),
         "layer_heads": heads,
+        "layer_input_size": _layer_inputs(keys),
+        **_shared(keys, dims, slides),
         **softcaps(keys, scores=None, logits=None),
         **(_experts(keys, dims) if keys.flag("enable_moe_block") else {}),
         **ropes_by_type(ropes, dims, slides, 1_000_000.0, "", 10_000.0, heads[-1].dim),
     }
+
+
+def _layer_inputs(keys: Keys) -> int:
+    size, vocab_size = keys.size("hidden_size_per_layer_input", 0, minimum=0), keys.size("vocab_size")
+    if size and keys.size("vocab_size_per_layer_input", 262_144) != vocab_size:
+        raise keys.refuse("vocab_size_per_layer_input", f"is not vocab_size, {vocab_size}")
+    return size
+
+
+def _shared(keys: Keys, dims: Dims, slides: list[bool]) -> Fields:
+    """The last `num_kv_shared_layers` attend to the KV of the last layer of their kind before them."""
+    count = keys.size("num_kv_shared_layers", 0, minimum=0)
+    if not count:
+        return {}
+    own = list(range(max(0, dims.num_layers - count)))
+    kinds = {slide: max((layer for layer in own if slides[layer] is slide), default=None) for slide in slides}
+    if None in kinds.values():
+        raise keys.refuse("num_kv_shared_layers", f"{count} leaves no layer of each kind with keys and values")
+    sources = (*own, *(kinds[slide] for slide in slides[len(own) :]))
+    inner = keys.size("intermediate_size")
+    wide = 2 * inner if keys.flag("use_double_wide_mlp") else inner
+    return {"kv_sources": sources, "layer_mlp_sizes": (inner,) * len(own) + (wide,) * count}
 
 
 def _heads(keys: Keys, dims: Dims, slides: list[bool]) -> tuple[HeadShape, ...]:
@@ -83,7 +104,7 @@ def _heads(keys: Keys, dims: Dims, slides: list[bool]) -> tuple[HeadShape, ...]:
 
 
 def _by_layer(keys: Keys, dims: Dims) -> Mapping[int, Mapping[str, int]] | None:
-    """What `per_layer_config` says of each layer; None if the file does not have it."""
+    """The sizes in `per_layer_config` by layer; None if the file does not have it."""
     if keys.values.get("per_layer_config") is None:
         return None
     layers = {}
