@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from engine.models.experts import MAX_EXPERTS, ExpertsConfig
+from engine.models.experts import ExpertsConfig
 from engine.models.linear_attention import LinearAttentionConfig
 from kernels.layout import HeadShape
 
@@ -317,17 +317,8 @@ class ModelConfig:
         experts = self.experts
         if experts is None:
             return
-        if not 1 <= experts.count <= MAX_EXPERTS:
-            raise UnsupportedCheckpoint(f"experts: {experts.count} is not in 1..{MAX_EXPERTS}")
-        if not 1 <= experts.per_token <= experts.count:
-            raise UnsupportedCheckpoint(f"experts per token: {experts.per_token} of {experts.count} experts")
-        if not (1 <= experts.size <= MAX_WIDTH and 0 <= experts.shared_size <= MAX_WIDTH):
-            raise UnsupportedCheckpoint(f"experts: a width of {experts.size} or {experts.shared_size}")
-        if experts.own_norms and (not experts.shared_size or experts.shared_gate):
-            raise UnsupportedCheckpoint("experts: norms of their own need a shared MLP without a gate")
-        if not (math.isfinite(experts.router_scale) and 0 < experts.router_scale <= MAX_FACTOR):
-            raise UnsupportedCheckpoint(f"experts: a router scale of {experts.router_scale}")
-        _check_rule(experts)
+        if (flaw := experts.flaw(MAX_WIDTH, MAX_FACTOR)) is not None:
+            raise UnsupportedCheckpoint(flaw)
         if len(self.sparse_layers) != self.num_layers:
             raise UnsupportedCheckpoint(f"sparse_layers: {len(self.sparse_layers)} for {self.num_layers} layers")
 
@@ -349,19 +340,6 @@ def _check_latent(latent: LatentConfig, head_dim: int) -> None:
         )
     if not (1 <= latent.rank <= MAX_WIDTH and 1 <= (latent.query_rank or 1) <= MAX_WIDTH):
         raise UnsupportedCheckpoint(f"latent attention: ranks of {latent.query_rank} and {latent.rank}")
-
-
-def _check_rule(experts: ExpertsConfig) -> None:
-    rule = experts.rule
-    of_group, rest = divmod(experts.count, rule.groups)
-    if rest or not 1 <= rule.groups_per_token <= rule.groups or rule.group_best > of_group:
-        raise UnsupportedCheckpoint(
-            f"expert groups: {rule.groups_per_token} of {rule.groups} groups of {experts.count} experts"
-        )
-    if rule.groups_per_token * of_group < experts.per_token:
-        raise UnsupportedCheckpoint(f"experts per token: {experts.per_token} of {rule.groups_per_token} groups")
-    if not (math.isfinite(rule.scale) and 0 < rule.scale <= MAX_FACTOR):
-        raise UnsupportedCheckpoint(f"experts: a scale of {rule.scale}, not a positive number up to {MAX_FACTOR:g}")
 
 
 _DEVIATIONS = frozenset(
