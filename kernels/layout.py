@@ -1,4 +1,8 @@
-"""Constants of the paged KV layout, shared by the allocator and every kernel."""
+"""The paged KV layout, shared by the allocator and every kernel."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 BLOCK_TOKENS = 16
 """Tokens of KV in one block."""
@@ -7,3 +11,51 @@ BLOCK_TOKENS = 16
 def int8_block_bytes(kv_heads: int, head_dim: int) -> int:
     """Bytes of one layer of a block in int8: one byte a number, followed by two bytes a scale."""
     return BLOCK_TOKENS * 2 * kv_heads * (head_dim + 2)
+
+
+class HeadShape(NamedTuple):
+    """The heads of a layer's attention: how many have keys and values, and the dimension of each. `has_values`: false
+    where the keys, before their norm, are the values, too."""
+
+    kv_heads: int
+    dim: int
+    has_values: bool = True
+
+    @property
+    def kv_numbers(self) -> int:
+        """Numbers of a token's keys and values."""
+        return 2 * self.kv_heads * self.dim
+
+
+LayerSize = Callable[[HeadShape], int]
+
+
+def block_numbers(heads: HeadShape) -> int:
+    """Numbers of one layer of a block."""
+    return BLOCK_TOKENS * heads.kv_numbers
+
+
+def int8_layer_bytes(heads: HeadShape) -> int:
+    """As `int8_block_bytes`."""
+    return int8_block_bytes(heads.kv_heads, heads.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedBlocks:
+    """Blocks of layers whose heads differ: [1, N, size], of each block the layers of its group one after the other. A
+    group of less than the largest size leaves the end of its blocks unused.
+
+    heads: of each layer with KV. groups: the group of each.
+    """
+
+    heads: tuple[HeadShape, ...]
+    groups: tuple[int, ...]
+
+    def starts(self, size_of: LayerSize) -> tuple[list[int], int]:
+        """Where each layer begins in a block, and a block's size, in units of `size_of`."""
+        ends: dict[int, int] = {}
+        starts = []
+        for heads, group in zip(self.heads, self.groups, strict=True):
+            starts.append(ends.get(group, 0))
+            ends[group] = starts[-1] + size_of(heads)
+        return starts, max(ends.values())

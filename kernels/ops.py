@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels import host, weights
-from kernels.layout import BLOCK_TOKENS
+from kernels.layout import BLOCK_TOKENS, MixedBlocks
 
 Counts = npt.NDArray[np.int64]
 
@@ -141,6 +141,9 @@ HeadNorms = weights.HeadNorms[Tensor]
 LatentWeights = weights.LatentWeights[Tensor, Linear]
 LayerWeights = weights.LayerWeights[Tensor, Linear]
 ExpertWeights = weights.ExpertWeights[Linear]
+ExpertNorms = weights.ExpertNorms[Tensor]
+LayerInput = weights.LayerInput[Tensor, Linear]
+LayerInputs = weights.LayerInputs[Tensor, Linear, Embedding]
 DeltaWeights = weights.DeltaWeights[Tensor, Linear]
 MlpWeights = weights.MlpWeights[Linear]
 ModelWeights = weights.ModelWeights[Tensor, Linear, Embedding]
@@ -181,12 +184,18 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         slot_mapping: Tensor,
         multiply: Callable[[Tensor], Tensor],
         expert_tokens: Tensor,
+        routed: Tensor | None = None,
     ) -> Tensor:
-        """The experts' part of a mixture. A GPU does not count tokens."""
+        """The experts' part of a mixture. `routed`: the router's input, where it is not x. A GPU does not count
+        tokens."""
         ...
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         """KV [L, N, 16, 2, Hkv, D], all finite."""
+        ...
+
+    def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Tensor:
+        """KV [1, N, numbers of a block], all finite."""
         ...
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None: ...

@@ -89,9 +89,11 @@ def route(
     renormalise: bool,
     rule: RoutingRule = PLAIN_ROUTING,
     choice_bias: Tensor | None = None,
+    share_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The experts of each token and their weights, int64 and float32 [T, per_token], from the router's logits float32
-    [T, experts]: the largest scores, divided by their sum if `renormalise`, times the rule's scale.
+    [T, experts]: the largest scores, divided by their sum if `renormalise`, times the rule's scale and those of
+    `share_scale`, float32 [experts].
 
     The choice is by score plus `choice_bias`, float32 [experts], within the groups that the rule opens to the token.
     """
@@ -107,7 +109,8 @@ def route(
     weights = scores.gather(-1, experts)
     if renormalise:
         weights = weights / (weights.sum(dim=-1, keepdim=True) + (TINY_SHARE if sigmoid else 0))
-    return experts, weights * rule.scale
+    weights = weights * rule.scale
+    return experts, weights if share_scale is None else weights * share_scale[experts]
 
 
 def clear_blocks(kv: Tensor, block_ids: Tensor) -> None:
@@ -140,7 +143,8 @@ def write_kv(kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor, scales
         largest = torch.finfo(kv_layer.dtype).max
         keys_values = (keys_values.float() / divisors).clamp(-largest, largest).to(kv_layer.dtype)
     stored = slot_mapping >= 0
-    kv_layer.flatten(0, 1)[slot_mapping[stored]] = keys_values[stored]
+    slots = slot_mapping[stored]
+    kv_layer[slots // BLOCK_TOKENS, slots % BLOCK_TOKENS] = keys_values[stored]
 
 
 def rotate_and_store(
@@ -151,7 +155,8 @@ def rotate_and_store(
     slot_mapping: Tensor,
     scales: KVScales | None = None,
 ) -> Tensor:
-    """Norm and rotate the heads of qkv [T, Hq + 2 Hkv, D], and store the keys and values; returns the query [T, Hq, D].
+    """Norm the heads of qkv [T, Hq + 2 Hkv, D], rotate queries and keys, and store keys and values; returns the query
+    [T, Hq, D].
 
     Heads are ordered query, key, value. Keys and values are stored in kv_layer [N, 16, 2, Hkv, D] as by `write_kv`.
     `qkv` may be overwritten.
@@ -160,6 +165,7 @@ def rotate_and_store(
     query, keys, values = torch.split(qkv, [qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     if norms is not None:
         query, keys = rms_norm(query, norms.query, norms.eps), rms_norm(keys, norms.key, norms.eps)
+        values = values if norms.value is None else rms_norm(values, norms.value, norms.eps)
     write_kv(kv_layer, torch.stack((apply_rope(keys, rope), values), dim=1), slot_mapping, scales)
     return apply_rope(query, rope)
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from kernels.arrays import Array
 from kernels.exchange import tensor_of
-from kernels.layout import BLOCK_TOKENS
+from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
@@ -151,15 +151,22 @@ class ReferenceOps:
         slot_mapping: Tensor,
         multiply: Callable[[Tensor], Tensor],
         expert_tokens: Tensor,
+        routed: Tensor | None = None,
     ) -> Tensor:
-        bias = None if weights.choice_bias is None else tensor_of(weights.choice_bias).to(x.device)
-        logits = weights.router.wide(x)
-        chosen, shares = route(logits, weights.per_token, weights.renormalise, weights.rule, bias)
+        bias, scale = (
+            None if numbers is None else tensor_of(numbers).to(x.device)
+            for numbers in (weights.choice_bias, weights.share_scale)
+        )
+        logits = weights.router.wide(x if routed is None else routed)
+        chosen, shares = route(logits, weights.per_token, weights.renormalise, weights.rule, bias, scale)
         return mixture(without_padding(chosen, slot_mapping), shares, weights.experts, x, multiply, expert_tokens)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Tensor:
+        return torch.zeros((1, num_blocks, blocks.starts(block_numbers)[1]), dtype=self.dtype, device=self.device)
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
         clear_blocks(kv, block_ids)

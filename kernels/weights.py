@@ -10,6 +10,7 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from kernels.arrays import Array, Floats
 from kernels.delta import DeltaShape
+from kernels.layout import HeadShape, MixedBlocks
 
 V = TypeVar("V")
 L = TypeVar("L")
@@ -46,12 +47,14 @@ class StoredWeight:
 @dataclass(frozen=True)
 class HeadNorms(Generic[V]):
     """RMS norms of queries and keys before rotation: weights [D] of each head, or, if `whole`, [Hq D] and [Hkv D] of
-    all heads at once."""
+    all heads at once. `value`: [D], of the values of each head; None: they have no norm. `key` is not used in a layer
+    without keys."""
 
     query: V
     key: V
     eps: float
     whole: bool = False
+    value: V | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ TINY_SHARE = 1e-20
 class ExpertWeights(Generic[L]):
     """A mixture of experts; see `engine.models.experts.ExpertsConfig`. `router`: logits [T, experts]. `shared_gate`:
     logits [T, 1] of the shared MLP's weight; None: its weight is 1. `choice_bias`: float32 [experts], added to scores
-    for the choice, not for the shares."""
+    for the choice, not for the shares. `share_scale`: float32 [experts], a factor of each expert's shares."""
 
     router: L
     experts: Sequence[MlpWeights[L]]
@@ -120,6 +123,42 @@ class ExpertWeights(Generic[L]):
     shared_gate: L | None = None
     rule: RoutingRule = PLAIN_ROUTING
     choice_bias: Floats | None = None
+    share_scale: Floats | None = None
+
+
+@dataclass(frozen=True)
+class LayerInputs(Generic[V, L, E]):
+    """Embeddings [P] of a token for each layer (Gemma 3n): of the table [V, layers P], times sqrt(P), and of the
+    projection [layers P] of its embedding, over sqrt(H), normed for each layer by `norm` [P]. Their sum is divided by
+    sqrt(2)."""
+
+    table: E
+    projection: L
+    norm: V
+
+
+@dataclass(frozen=True)
+class LayerInput(Generic[V, L]):
+    """The use of these in a layer. The activation of `gate`, [H to P], of the residual stream is multiplied by the
+    token's embedding. `projection` of that, [P to H], normed by `norm` [H], is added to the residual stream."""
+
+    gate: L
+    projection: L
+    norm: V
+
+
+@dataclass(frozen=True)
+class ExpertNorms(Generic[V]):
+    """RMS norms [H] of a mixture whose router and experts read the residual stream, each through a norm of its own.
+
+    router, experts: of their inputs. experts_output, shared_output: of the sum of the experts and of the shared MLP,
+    before these two are added.
+    """
+
+    router: V
+    experts: V
+    experts_output: V
+    shared_output: V
 
 
 @dataclass(frozen=True)
@@ -150,7 +189,8 @@ class LayerWeights(Generic[V, L]):
     """One layer. `qkv`: q, k and v concatenated, or what makes them. `attention_norm` and `mlp_norm` are of the inputs
     of attention and MLP, the output norms of what these add to the residual stream; None: no norm. `sinks`: float32
     [Hq], as in `kernels.reference.attend`. `attention_gate`: [T, Hq D], whose sigmoid multiplies what attention
-    returns. `delta`: the gated delta net in place of attention."""
+    returns. `delta`: the gated delta net in place of attention. `expert_norms`: of a mixture that has some. `scalar`:
+    factor of the residual stream after the layer. `layer_input`: of a model with `LayerInputs`."""
 
     attention_norm: V | None
     qkv: L | LatentWeights[V, L]
@@ -163,6 +203,9 @@ class LayerWeights(Generic[V, L]):
     sinks: Floats | None = None
     attention_gate: L | None = None
     delta: DeltaWeights[V, L] | None = None
+    expert_norms: ExpertNorms[V] | None = None
+    scalar: float = 1.0
+    layer_input: LayerInput[V, L] | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +216,7 @@ class ModelWeights(Generic[V, L, E]):
     layers: Sequence[LayerWeights[V, L]]
     final_norm: V
     head: L
+    layer_inputs: LayerInputs[V, L, E] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +229,8 @@ class ModelShape:
     attention_scale, attention_softcap, embedding_scale, residual_scale, activation: as in
         `engine.models.config.ModelConfig`.
     kv_places: of each layer with KV, its group and its number there, if KV is in groups.
+    layer_heads: the heads of each layer, if they differ between layers. blocks: of these, where their KV is.
+    kv_sources: as in `ModelConfig`.
     """
 
     num_heads: int
@@ -201,6 +247,13 @@ class ModelShape:
     residual_scale: float = 1.0
     activation: Literal["silu", "gelu_tanh", "clamped_swiglu"] = "silu"
     kv_places: tuple[tuple[int, int], ...] = ()
+    layer_heads: tuple[HeadShape, ...] = ()
+    blocks: MixedBlocks | None = None
+    kv_sources: tuple[int, ...] = ()
+
+    def heads_of(self, layer: int) -> HeadShape:
+        """The heads of a layer."""
+        return self.layer_heads[layer] if self.layer_heads else HeadShape(self.num_kv_heads, self.head_dim)
 
 
 class Packer(Protocol[V_co, L_co, E]):

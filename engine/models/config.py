@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from engine.models.experts import MAX_EXPERTS, ExpertsConfig
+from engine.models.experts import ExpertsConfig
 from engine.models.linear_attention import LinearAttentionConfig
+from kernels.layout import HeadShape
 
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 Activation = Literal["silu", "gelu_tanh", "clamped_swiglu"]
 
 MAX_LAYERS = 1024
@@ -40,7 +41,11 @@ class RopeConfig:
     `attention_factor` to `yarn` (Peng et al., arXiv 2309.00071). `attention_factor`, `short_divisors` and
     `long_divisors` belong to `longrope` (Ding et al., arXiv 2402.13753): the frequencies are divided by the long ones
     if the model serves sequences beyond `original_max_position`, else by the short ones. `original_max_position`: the
-    trained context in tokens; required by every kind but `default`.
+    trained context in tokens; required by every kind but `default` and `proportional`.
+
+    `proportional`: frequencies are those of a rope over all D dimensions of a head, whose pairs are i and i + D / 2; of
+    these the first `rotary_dim` / 2 rotate. In every other kind the first `rotary_dim` dimensions do, as a head of that
+    size would.
     """
 
     theta: float = 10_000.0
@@ -56,7 +61,7 @@ class RopeConfig:
     mscale_all_dim: float | None = None
     truncate: bool = True
     rotary_dim: int | None = None
-    """Rotated leading dimensions of a head; None: all of them."""
+    """Rotated dimensions of a head; None: all of them."""
     frequency_divisors: tuple[float, ...] | None = None
     """Divisors of the rotary_dim / 2 frequencies, applied after `kind`. GGUF files encode `llama3` scaling this way
     (tensor `rope_freqs.weight`), with kind `default`."""
@@ -88,7 +93,8 @@ class ModelConfig:
 
     Norms: `pre_norm` is applied to the input of attention and of the MLP, `branch_norm` to their outputs before these
     are added to the residual stream. `norm_offset` is added to every norm's weight. `qk_norm`: queries and keys are
-    normed, head by head or, with `qk_norm_whole`, over all heads at once.
+    normed, head by head or, with `qk_norm_whole`, over all heads at once. `value_norm`: values are normed, too, head by
+    head and without a weight.
 
     `latent`: queries, keys and values are made of latents; all heads have keys and values of their own.
     `attention_sinks`: heads have a learned score that only adds to the softmax's denominator.
@@ -101,6 +107,13 @@ class ModelConfig:
     in place of the MLP in layers with `sparse_layers[i]`. `linear`: the gated delta net in place of attention in layers
     with `linear_layers[i]`, which have a state of fixed size and no KV. `attention_gate`: what attention returns is
     multiplied by the sigmoid of a projection of its input.
+
+    `layer_heads[i]`: heads of layer i; empty if every layer has `num_kv_heads` of `head_dim` dimensions. The number of
+    query heads is the same. `layer_scalars`: the residual stream is multiplied after each layer by a weight of it.
+    `kv_sources[i]`: the layer whose keys and values layer i attends to, itself or an earlier one of the same heads and
+    window; empty if each has its own. `layer_mlp_sizes[i]`: `intermediate_size` of layer i; empty if it is the same.
+    `layer_input_size`: dimensions of a second embedding of each token for each layer, 0: none; see
+    `kernels.weights.LayerInputs`.
 
     Raises:
         UnsupportedCheckpoint: the values contradict each other; the message names the field.
@@ -144,6 +157,12 @@ class ModelConfig:
     linear: LinearAttentionConfig | None = None
     linear_layers: tuple[bool, ...] = ()
     attention_gate: bool = False
+    value_norm: bool = False
+    layer_heads: tuple[HeadShape, ...] = ()
+    layer_scalars: bool = False
+    kv_sources: tuple[int, ...] = ()
+    layer_mlp_sizes: tuple[int, ...] = ()
+    layer_input_size: int = 0
 
     def __post_init__(self) -> None:
         for field in (
@@ -160,10 +179,7 @@ class ModelConfig:
             raise UnsupportedCheckpoint(f"num_layers: {self.num_layers} is not in 1..{MAX_LAYERS}")
         if not 1 <= self.max_position <= MAX_POSITION:
             raise UnsupportedCheckpoint(f"max_position: {self.max_position} is not in 1..{MAX_POSITION}")
-        if self.head_dim % 2 or self.head_dim > MAX_HEAD_DIM:
-            raise UnsupportedCheckpoint(f"head_dim: {self.head_dim} is not an even number up to {MAX_HEAD_DIM}")
-        if self.num_heads % self.num_kv_heads:
-            raise UnsupportedCheckpoint(f"num_kv_heads: {self.num_kv_heads} does not divide {self.num_heads} heads")
+        self._check_heads()
         if not (math.isfinite(self.rms_norm_eps) and self.rms_norm_eps > 0):
             raise UnsupportedCheckpoint(f"rms_norm_eps: {self.rms_norm_eps} is not a positive number")
         if len(self.windows) != self.num_layers:
@@ -178,11 +194,13 @@ class ModelConfig:
         if self.latent is not None:
             _check_latent(self.latent, self.head_dim)
         self._check_linear()
+        self._check_shared()
         if self.layer_ropes and len(self.layer_ropes) != self.num_layers:
             raise UnsupportedCheckpoint(f"layer_ropes: {len(self.layer_ropes)} for {self.num_layers} layers")
-        for rope in dict.fromkeys((self.rope, *self.layer_ropes)):
+        ropes = dict.fromkeys((self.rope_of(layer), self.heads_of(layer).dim) for layer in range(self.num_layers))
+        for rope, head_dim in ropes:
             if rope is not None:
-                _check_rope(rope, self.head_dim)
+                _check_rope(rope, head_dim)
 
     @property
     def is_plain(self) -> bool:
@@ -192,6 +210,32 @@ class ModelConfig:
     def rope_of(self, layer: int) -> RopeConfig | None:
         """The rope of a layer; None: its positions are not encoded."""
         return self.layer_ropes[layer] if self.layer_ropes else self.rope
+
+    def heads_of(self, layer: int) -> HeadShape:
+        """The heads of a layer with attention."""
+        return self.layer_heads[layer] if self.layer_heads else HeadShape(self.num_kv_heads, self.head_dim)
+
+    @property
+    def kv_heads(self) -> tuple[HeadShape, ...]:
+        """The heads of each layer with KV."""
+        return tuple(map(self.heads_of, self._with_kv))
+
+    @property
+    def kv_windows(self) -> tuple[int | None, ...]:
+        """The windows of each layer with KV."""
+        return tuple(self.windows[layer] for layer in self._with_kv)
+
+    @property
+    def _with_kv(self) -> tuple[int, ...]:
+        return tuple(layer for layer in range(self.num_layers) if not self.is_linear(layer) and self.has_kv(layer))
+
+    def has_kv(self, layer: int) -> bool:
+        """Whether a layer with attention has keys and values of its own."""
+        return not self.kv_sources or self.kv_sources[layer] == layer
+
+    def mlp_size(self, layer: int) -> int:
+        """Width of a layer's MLP."""
+        return self.layer_mlp_sizes[layer] if self.layer_mlp_sizes else self.intermediate_size
 
     def is_sparse(self, layer: int) -> bool:
         """Whether a layer has a mixture of experts."""
@@ -204,7 +248,7 @@ class ModelConfig:
     @property
     def kv_layers(self) -> int:
         """The number of layers with KV."""
-        return self.num_layers - self.state_layers
+        return len(self._with_kv)
 
     @property
     def state_layers(self) -> int:
@@ -212,7 +256,8 @@ class ModelConfig:
         return sum(map(self.is_linear, range(self.num_layers)))
 
     def of_layers(self, layers: Sequence[int]) -> "ModelConfig":
-        """The model reduced to these layers, in this order."""
+        """The model reduced to these layers, in this order. Each has KV of its own."""
+        assert not self.kv_sources, "layers that share KV"
         return replace(
             self,
             num_layers=len(layers),
@@ -220,9 +265,40 @@ class ModelConfig:
             layer_ropes=tuple(self.layer_ropes[layer] for layer in layers) if self.layer_ropes else (),
             sparse_layers=tuple(self.sparse_layers[layer] for layer in layers) if self.sparse_layers else (),
             linear_layers=tuple(self.linear_layers[layer] for layer in layers) if self.linear_layers else (),
+            layer_heads=tuple(self.layer_heads[layer] for layer in layers) if self.layer_heads else (),
+            layer_mlp_sizes=tuple(map(self.mlp_size, layers)) if self.layer_mlp_sizes else (),
         )
 
+    def _check_heads(self) -> None:
+        if self.layer_heads and len(self.layer_heads) != self.num_layers:
+            raise UnsupportedCheckpoint(f"layer_heads: {len(self.layer_heads)} for {self.num_layers} layers")
+        for heads in dict.fromkeys((HeadShape(self.num_kv_heads, self.head_dim), *self.layer_heads)):
+            if heads.dim % 2 or not 2 <= heads.dim <= MAX_HEAD_DIM:
+                raise UnsupportedCheckpoint(f"head_dim: {heads.dim} is not an even number up to {MAX_HEAD_DIM}")
+            if heads.kv_heads < 1 or self.num_heads % heads.kv_heads:
+                raise UnsupportedCheckpoint(f"num_kv_heads: {heads.kv_heads} does not divide {self.num_heads} heads")
+
+    def _check_shared(self) -> None:
+        for layer, source in enumerate(self.kv_sources):
+            if not (0 <= source <= layer and self.has_kv(source)):
+                raise UnsupportedCheckpoint(f"kv_sources: layer {layer} cannot have the KV of layer {source}")
+            if (self.heads_of(source), self.windows[source]) != (self.heads_of(layer), self.windows[layer]):
+                raise UnsupportedCheckpoint(f"kv_sources: layers {source} and {layer} are of different kinds")
+        for field in ("kv_sources", "layer_mlp_sizes"):
+            if getattr(self, field) and len(getattr(self, field)) != self.num_layers:
+                raise UnsupportedCheckpoint(f"{field}: {len(getattr(self, field))} for {self.num_layers} layers")
+        if not all(1 <= size <= MAX_WIDTH for size in self.layer_mlp_sizes):
+            raise UnsupportedCheckpoint(f"layer_mlp_sizes: a width that is not in 1..{MAX_WIDTH}")
+        if not 0 <= self.layer_input_size * self.num_layers <= MAX_WIDTH:
+            raise UnsupportedCheckpoint(f"layer_input_size: {self.layer_input_size} for {self.num_layers} layers")
+        if self.layer_input_size and self.activation != "gelu_tanh":
+            raise UnsupportedCheckpoint(f"layer_input_size: with the activation {self.activation}")
+        if self.kv_sources and (self.linear is not None or self.latent is not None):
+            raise UnsupportedCheckpoint("kv_sources: layers that share KV are of plain attention")
+
     def _check_factors(self) -> None:
+        if self.value_norm and (not self.qk_norm or self.qk_norm_whole):
+            raise UnsupportedCheckpoint("value_norm: without norms of the heads of queries and keys")
         for field in (
             "attention_scale",
             "attention_softcap",
@@ -241,13 +317,8 @@ class ModelConfig:
         experts = self.experts
         if experts is None:
             return
-        if not 1 <= experts.count <= MAX_EXPERTS:
-            raise UnsupportedCheckpoint(f"experts: {experts.count} is not in 1..{MAX_EXPERTS}")
-        if not 1 <= experts.per_token <= experts.count:
-            raise UnsupportedCheckpoint(f"experts per token: {experts.per_token} of {experts.count} experts")
-        if not (1 <= experts.size <= MAX_WIDTH and 0 <= experts.shared_size <= MAX_WIDTH):
-            raise UnsupportedCheckpoint(f"experts: a width of {experts.size} or {experts.shared_size}")
-        _check_rule(experts)
+        if (flaw := experts.flaw(MAX_WIDTH, MAX_FACTOR)) is not None:
+            raise UnsupportedCheckpoint(flaw)
         if len(self.sparse_layers) != self.num_layers:
             raise UnsupportedCheckpoint(f"sparse_layers: {len(self.sparse_layers)} for {self.num_layers} layers")
 
@@ -271,19 +342,6 @@ def _check_latent(latent: LatentConfig, head_dim: int) -> None:
         raise UnsupportedCheckpoint(f"latent attention: ranks of {latent.query_rank} and {latent.rank}")
 
 
-def _check_rule(experts: ExpertsConfig) -> None:
-    rule = experts.rule
-    of_group, rest = divmod(experts.count, rule.groups)
-    if rest or not 1 <= rule.groups_per_token <= rule.groups or rule.group_best > of_group:
-        raise UnsupportedCheckpoint(
-            f"expert groups: {rule.groups_per_token} of {rule.groups} groups of {experts.count} experts"
-        )
-    if rule.groups_per_token * of_group < experts.per_token:
-        raise UnsupportedCheckpoint(f"experts per token: {experts.per_token} of {rule.groups_per_token} groups")
-    if not (math.isfinite(rule.scale) and 0 < rule.scale <= MAX_FACTOR):
-        raise UnsupportedCheckpoint(f"experts: a scale of {rule.scale}, not a positive number up to {MAX_FACTOR:g}")
-
-
 _DEVIATIONS = frozenset(
     {
         "pre_norm",
@@ -303,6 +361,12 @@ _DEVIATIONS = frozenset(
         "latent",
         "linear",
         "attention_gate",
+        "value_norm",
+        "layer_heads",
+        "layer_scalars",
+        "kv_sources",
+        "layer_mlp_sizes",
+        "layer_input_size",
     }
 )
 """Fields by which a family differs from the Llama architecture."""
@@ -324,7 +388,9 @@ def _check_rope(rope: RopeConfig, head_dim: int) -> None:
         raise UnsupportedCheckpoint("rope mscale: less than 0")
     if rope.kind == "dynamic" and rotary_dim == 2:
         raise UnsupportedCheckpoint("rope: dynamic needs more than 2 rotated dimensions")
-    if rope.kind != "default" and (rope.original_max_position is None or rope.original_max_position < 1):
+    if rope.kind not in ("default", "proportional") and (
+        rope.original_max_position is None or rope.original_max_position < 1
+    ):
         raise UnsupportedCheckpoint(f"rope original_max_position: missing, and {rope.kind} needs it")
     if rope.kind == "longrope" and rope.original_max_position == 1:
         raise UnsupportedCheckpoint("rope original_max_position: longrope needs more than 1")

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 from kernels import weights as weight_types
-from kernels.ops import AttentionPlan, ExpertWeights, MlpWeights, Ops
+from kernels.ops import AttentionPlan, ExpertNorms, ExpertWeights, LayerWeights, MlpWeights, Ops
 from kernels.reference import clamped_swiglu_mul
 
 
@@ -14,24 +14,37 @@ class FeedForward:
     [experts]."""
 
     def __init__(self, config: ModelConfig, ops: Ops) -> None:
-        self._ops = ops
+        self._ops, self._eps = ops, config.rms_norm_eps
         multiply = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul, "clamped_swiglu": clamped_swiglu_mul}
-        self._multiply = multiply[config.activation]
+        self.multiply = multiply[config.activation]
         experts = config.experts
         self.expert_tokens = torch.zeros(0 if experts is None else experts.count, dtype=torch.int64)
 
-    def __call__(self, weights: MlpWeights | ExpertWeights, x: Tensor, plan: AttentionPlan) -> Tensor:
-        """[T, H] from normed inputs [T, H]. `plan`: says which tokens are padding, which experts do not compute."""
-        if isinstance(weights, weight_types.ExpertWeights):
-            return self._experts(weights, x, plan)
-        return self._mlp(weights, x)
+    def __call__(self, layer: LayerWeights, x: Tensor, residual: Tensor, plan: AttentionPlan) -> Tensor:
+        """[T, H] from normed inputs x, and the residual stream before that norm, [T, H]. `plan`: says which tokens are
+        padding, which experts do not compute."""
+        if not isinstance(layer.mlp, weight_types.ExpertWeights):
+            return self._mlp(layer.mlp, x)
+        if layer.expert_norms is not None:
+            return self._normed_experts(layer.mlp, layer.expert_norms, x, residual, plan)
+        return self._experts(layer.mlp, x, plan)
 
     def _mlp(self, weights: MlpWeights, x: Tensor) -> Tensor:
-        return weights.down(self._multiply(weights.gate_up(x)))
+        return weights.down(self.multiply(weights.gate_up(x)))
 
     def _experts(self, weights: ExpertWeights, x: Tensor, plan: AttentionPlan) -> Tensor:
-        total = self._ops.mixture(weights, x, plan.slot_mapping, self._multiply, self.expert_tokens)
+        total = self._ops.mixture(weights, x, plan.slot_mapping, self.multiply, self.expert_tokens)
         if weights.shared is not None:
             shared = self._mlp(weights.shared, x)
             total += shared if weights.shared_gate is None else weights.shared_gate(x).sigmoid() * shared
         return total
+
+    def _normed_experts(
+        self, weights: ExpertWeights, norms: ExpertNorms, x: Tensor, residual: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        ops, eps = self._ops, self._eps
+        assert weights.shared is not None, "these norms belong to a mixture with a shared MLP"
+        own, routed = (ops.rms_norm(residual, norm, eps) for norm in (norms.experts, norms.router))
+        experts = ops.mixture(weights, own, plan.slot_mapping, self.multiply, self.expert_tokens, routed)
+        shared = ops.rms_norm(self._mlp(weights.shared, x), norms.shared_output, eps)
+        return shared + ops.rms_norm(experts, norms.experts_output, eps)

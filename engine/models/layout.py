@@ -10,11 +10,24 @@ EMBEDDING = "model.embed_tokens.weight"
 HEAD = "lm_head.weight"
 FINAL_NORM = "model.norm.weight"
 
+LAYER_EMBEDDING = "model.embed_tokens_per_layer.weight"
+LAYER_PROJECTION = "model.per_layer_model_projection.weight"
+LAYER_INPUT_NORM = "model.per_layer_projection_norm.weight"
+
 DRAFT = "draft.safetensors"
 """File next to the weights of a model trained for drafting. It holds the token ids that the model samples from, int32
 [F]."""
 FREQUENT_TOKENS = "frequent_tokens"
 
+_WIDE = (
+    ".e_score_correction_bias",
+    ".self_attn.sinks",
+    ".linear_attn.A_log",
+    ".linear_attn.dt_bias",
+    ".mlp.gate.scale",
+    ".mlp.gate.per_expert_scale",
+    ".layer_scalar",
+)
 _GATES = (".linear_attn.in_proj_b.weight", ".linear_attn.in_proj_a.weight")
 
 
@@ -24,6 +37,11 @@ def expected_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     A tied head is the embedding and is not listed.
     """
     yield EMBEDDING, (config.vocab_size, config.hidden_size)
+    if config.layer_input_size:
+        width = config.num_layers * config.layer_input_size
+        yield LAYER_EMBEDDING, (config.vocab_size, width)
+        yield LAYER_PROJECTION, (width, config.hidden_size)
+        yield LAYER_INPUT_NORM, (config.layer_input_size,)
     for index in range(config.num_layers):
         for name, shape in layer_tensors(config, index):
             yield f"model.layers.{index}.{name}", shape
@@ -48,16 +66,26 @@ def layer_tensors(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]
     if config.is_linear(index):
         yield from _linear_tensors(config)
     else:
-        yield from _attention_tensors(config) if config.latent is None else _latent_tensors(config, config.latent)
+        latent = config.latent
+        yield from _attention_tensors(config, index) if latent is None else _latent_tensors(config, latent)
+    if config.layer_input_size:
+        yield "per_layer_input_gate.weight", (config.layer_input_size, config.hidden_size)
+        yield "per_layer_projection.weight", (config.hidden_size, config.layer_input_size)
+        yield "post_per_layer_input_norm.weight", hidden
+    if config.layer_scalars:
+        yield "layer_scalar", (1,)
     if config.is_sparse(index):
         yield from _expert_tensors(config)
     else:
-        yield from _mlp_tensors("mlp", config.hidden_size, config.intermediate_size, config.mlp_bias)
+        yield from _mlp_tensors("mlp", config.hidden_size, config.mlp_size(index), config.mlp_bias)
 
 
-def _attention_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
-    q_rows, kv_rows = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+def _attention_tensors(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
+    heads = config.heads_of(index)
+    q_rows, kv_rows = config.num_heads * heads.dim, heads.kv_heads * heads.dim
     for name, rows in (("q_proj", q_rows), ("k_proj", kv_rows), ("v_proj", kv_rows)):
+        if (name == "v_proj" and not heads.has_values) or (name != "q_proj" and not config.has_kv(index)):
+            continue
         yield f"self_attn.{name}.weight", (rows, config.hidden_size)
         if config.qkv_bias:
             yield f"self_attn.{name}.bias", (rows,)
@@ -71,8 +99,9 @@ def _attention_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     if config.o_bias:
         yield "self_attn.o_proj.bias", (config.hidden_size,)
     if config.qk_norm:
-        yield "self_attn.q_norm.weight", (q_rows if config.qk_norm_whole else config.head_dim,)
-        yield "self_attn.k_norm.weight", (kv_rows if config.qk_norm_whole else config.head_dim,)
+        yield "self_attn.q_norm.weight", (q_rows if config.qk_norm_whole else heads.dim,)
+    if config.qk_norm and config.has_kv(index):
+        yield "self_attn.k_norm.weight", (kv_rows if config.qk_norm_whole else heads.dim,)
 
 
 def _latent_tensors(config: ModelConfig, latent: LatentConfig) -> Iterator[tuple[str, Shape]]:
@@ -127,6 +156,12 @@ def _expert_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         yield "mlp.gate.bias", (experts.count,)
     if experts.choice_bias:
         yield "mlp.gate.e_score_correction_bias", (experts.count,)
+    if experts.own_norms:
+        yield "mlp.gate.scale", (hidden,)
+        for name in ("experts_norm", "experts_output_norm", "shared_output_norm"):
+            yield f"mlp.{name}.weight", (hidden,)
+    if experts.share_scale:
+        yield "mlp.gate.per_expert_scale", (experts.count,)
     for expert in range(experts.count):
         yield from _mlp_tensors(f"mlp.experts.{expert}", hidden, experts.size, experts.bias)
     if experts.shared_size:
@@ -139,7 +174,8 @@ def fused_modules(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]
     """The products of a layer by name, and the modules that each computes at once."""
     groups: dict[str, tuple[str, ...]] = {"output": ("self_attn.o_proj",)}
     if config.latent is None:
-        groups["qkv"] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        modules = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        groups["qkv"] = modules[: 1 if not config.has_kv(index) else 2 + config.heads_of(index).has_values]
     else:
         has_rank = config.latent.query_rank is not None
         groups |= {"query_down": ("self_attn.q_a_proj",)} if has_rank else {}
@@ -153,6 +189,8 @@ def fused_modules(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]
             "gates": ("linear_attn.in_proj_b", "linear_attn.in_proj_a"),
             "output": ("linear_attn.out_proj",),
         }
+    if config.layer_input_size:
+        groups |= {"input_gate": ("per_layer_input_gate",), "input_projection": ("per_layer_projection",)}
     experts = config.experts
     if experts is None or not config.is_sparse(index):
         return groups | _mlp_modules("mlp")
@@ -180,7 +218,7 @@ def is_routing(name: str) -> bool:
 
 def is_wide(name: str) -> bool:
     """Whether a weight is float32 in every compute dtype."""
-    return name.endswith((".e_score_correction_bias", ".self_attn.sinks", ".linear_attn.A_log", ".linear_attn.dt_bias"))
+    return name.endswith(_WIDE)
 
 
 def check_tensors(config: ModelConfig, found: Mapping[str, Shape]) -> None:

@@ -16,6 +16,9 @@ from engine.models.layout import (
     EMBEDDING,
     FINAL_NORM,
     HEAD,
+    LAYER_EMBEDDING,
+    LAYER_INPUT_NORM,
+    LAYER_PROJECTION,
     expected_tensors,
     fused_modules,
     is_routing,
@@ -32,11 +35,14 @@ from kernels.weights import (
     DeltaVectors,
     DeltaWeights,
     E,
+    ExpertNorms,
     ExpertStacker,
     ExpertWeights,
     HeadNorms,
     L,
     LatentWeights,
+    LayerInput,
+    LayerInputs,
     LayerWeights,
     MlpWeights,
     ModelWeights,
@@ -51,6 +57,18 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in total)."""
+
+_NOT_ON_GPU = {
+    "layer_heads": "layers whose heads differ are not computed",
+    "value_norm": "norms of values are not computed",
+    "layer_scalars": "layers with a scalar are not computed",
+    "kv_sources": "layers that share KV are not computed",
+    "layer_mlp_sizes": "MLPs of different sizes are not computed",
+    "layer_input_size": "embeddings for each layer are not computed",
+}
+"""Fields of a config that the GPU's kernels do not compute, where they are set."""
+
+_TABLES = (EMBEDDING, HEAD, LAYER_EMBEDDING)
 
 _ANY_FORMATS_WIDTH = 4096
 """A matrix width that every quantised format supports."""
@@ -101,10 +119,17 @@ def _check_gpu(config: ModelConfig) -> None:
     experts = config.experts
     if experts is not None and (experts.bias or experts.choice_bias or experts.rule != PLAIN_ROUTING):
         raise UnsupportedCheckpoint("experts: a GPU computes softmax routers without biases alone; use device cpu")
+    if experts is not None and (experts.own_norms or experts.share_scale):
+        raise UnsupportedCheckpoint(
+            "experts: norms and scales of experts are not computed on a GPU yet; use device cpu"
+        )
     if config.linear is not None:
         raise UnsupportedCheckpoint("linear attention: gated delta nets are not computed on a GPU yet; use device cpu")
     if config.attention_gate:
         raise UnsupportedCheckpoint("attention_gate: gated attention is not computed on a GPU yet; use device cpu")
+    for field, what in _NOT_ON_GPU.items():
+        if getattr(config, field):
+            raise UnsupportedCheckpoint(f"{field}: {what} on a GPU yet; use device cpu")
 
 
 def host_model(model: "NativeModel | Transformer") -> HostModel:
@@ -171,6 +196,7 @@ class _Assembler(Generic[V, L, E]):
         self._vectors: dict[str, Array] = {}
         self._fused: dict[str, L] = {}
         self._embedding: E | None = None
+        self._layer_table: E | None = None
         self._head: L | None = None
         self._group_of: dict[str, str] = {}
         self._missing: dict[str, set[str]] = {}
@@ -203,6 +229,8 @@ class _Assembler(Generic[V, L, E]):
             self._embedding = self._ops.pack_embedding(weight)
         elif name == HEAD:
             self._head = self._ops.pack_parts([weight], None)
+        elif name == LAYER_EMBEDDING:
+            self._layer_table = self._ops.pack_embedding(weight)
         else:
             self._matrices[name] = weight
 
@@ -211,7 +239,7 @@ class _Assembler(Generic[V, L, E]):
             return DENSE  # a rounded router would choose other experts
         # In int4 these two alone cost SmolLM2 7 % of its perplexity, and everything else 0.1 %. In fp8 the inputs of a
         # head would be rounded, too.
-        return "int8" if self._format in ("int4", "fp8") and name in (EMBEDDING, HEAD) else self._format
+        return "int8" if self._format in ("int4", "fp8") and name in _TABLES else self._format
 
     def _fuse(self, group: str) -> L:
         names = self._parts[group]
@@ -237,7 +265,15 @@ class _Assembler(Generic[V, L, E]):
             layers=tuple(self._layer(index) for index in range(self._config.num_layers)),
             final_norm=self._take(FINAL_NORM),
             head=head,
+            layer_inputs=self._layer_inputs() if self._config.layer_input_size else None,
         )
+
+    def _layer_inputs(self) -> LayerInputs[V, L, E]:
+        if self._layer_table is None or LAYER_PROJECTION not in self._matrices:
+            missing = LAYER_EMBEDDING if self._layer_table is None else LAYER_PROJECTION
+            raise UnsupportedCheckpoint(f"tensor {missing} is missing")
+        projection = self._ops.pack_parts([self._matrices.pop(LAYER_PROJECTION)], None)
+        return LayerInputs(self._layer_table, projection, self._take(LAYER_INPUT_NORM))
 
     def _layer(self, index: int) -> LayerWeights[V, L]:
         prefix, config = f"model.layers.{index}", self._config
@@ -245,7 +281,7 @@ class _Assembler(Generic[V, L, E]):
         return LayerWeights(
             attention_norm=self._take(f"{prefix}.input_layernorm.weight") if pre else None,
             qkv=self._fused[f"{prefix}.qkv"] if config.latent is None else self._latent(prefix, config.latent),
-            head_norms=self._head_norms(f"{prefix}.self_attn") if config.qk_norm and not linear else None,
+            head_norms=self._head_norms(prefix, index) if config.qk_norm and not linear else None,
             output=self._fused[f"{prefix}.output"],
             mlp_norm=self._take(f"{prefix}.post_attention_layernorm.weight") if pre else None,
             mlp=self._experts(prefix) if config.is_sparse(index) else self._mlp(f"{prefix}.mlp"),
@@ -254,7 +290,22 @@ class _Assembler(Generic[V, L, E]):
             sinks=self._wide(f"{prefix}.self_attn.sinks") if config.attention_sinks else None,
             attention_gate=self._fused[f"{prefix}.attention_gate"] if config.attention_gate and not linear else None,
             delta=self._delta(prefix) if linear else None,
+            expert_norms=self._expert_norms(f"{prefix}.mlp") if config.is_sparse(index) else None,
+            scalar=float(self._pop(f"{prefix}.layer_scalar")[0]) if config.layer_scalars else 1.0,
+            layer_input=self._layer_input(prefix) if config.layer_input_size else None,
         )
+
+    def _layer_input(self, prefix: str) -> LayerInput[V, L]:
+        gate, projection = self._fused[f"{prefix}.input_gate"], self._fused[f"{prefix}.input_projection"]
+        return LayerInput(gate, projection, self._take(f"{prefix}.post_per_layer_input_norm.weight"))
+
+    def _expert_norms(self, prefix: str) -> ExpertNorms[V] | None:
+        experts = self._config.experts
+        if experts is None or not experts.own_norms:
+            return None
+        scale = self._pop(f"{prefix}.gate.scale").astype(FLOAT32) * np.float32(experts.router_scale)
+        names = ("experts_norm", "experts_output_norm", "shared_output_norm")
+        return ExpertNorms(self._ops.vector(scale), *(self._take(f"{prefix}.{name}.weight") for name in names))
 
     def _latent(self, prefix: str, config: LatentConfig) -> LatentWeights[V, L]:
         has_rank = config.query_rank is not None
@@ -300,11 +351,15 @@ class _Assembler(Generic[V, L, E]):
             shared_gate=self._fused[f"{prefix}.mlp.shared_gate"] if has_shared and config.shared_gate else None,
             rule=config.rule,
             choice_bias=self._wide(f"{prefix}.mlp.gate.e_score_correction_bias") if config.choice_bias else None,
+            share_scale=self._wide(f"{prefix}.mlp.gate.per_expert_scale") if config.share_scale else None,
         )
 
-    def _head_norms(self, prefix: str) -> HeadNorms[V]:
-        query, key = self._take(f"{prefix}.q_norm.weight"), self._take(f"{prefix}.k_norm.weight")
-        return HeadNorms(query, key, self._config.rms_norm_eps, self._config.qk_norm_whole)
+    def _head_norms(self, prefix: str, index: int) -> HeadNorms[V]:
+        config = self._config
+        query = self._take(f"{prefix}.self_attn.q_norm.weight")
+        key = self._take(f"{prefix}.self_attn.k_norm.weight") if config.has_kv(index) else query
+        value = self._ops.vector(np.ones(config.heads_of(index).dim, FLOAT32)) if config.value_norm else None
+        return HeadNorms(query, key, config.rms_norm_eps, config.qk_norm_whole, value)
 
     def _wide(self, name: str) -> Floats:
         """A vector that stays float32."""

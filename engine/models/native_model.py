@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel, allocate_states
-from engine.models.kv_groups import KVGroups
+from engine.models.kv_groups import KVGroups, mixed_blocks
 from engine.models.rope import RopeTable
 from kernels.arrays import Array, Floats, Ints
 from kernels.cpu.native.forward import NativeWeights
@@ -44,6 +44,9 @@ class NativeModel:
             residual_scale=config.residual_scale,
             activation=config.activation,
             kv_places=groups.places if len(groups.windows) > 1 else (),
+            layer_heads=config.layer_heads,
+            blocks=mixed_blocks(config, groups),
+            kv_sources=config.kv_sources,
         )
         self._forward = ops.forward_pass(self._shape, weights)
 
@@ -53,7 +56,9 @@ class NativeModel:
         return forward.expert_tokens if isinstance(forward, StagedForward) else np.zeros(0, np.int64)
 
     def allocate_kv(self, num_blocks: int) -> Array:
-        config = self.config
+        config, blocks = self.config, self._shape.blocks
+        if blocks is not None:
+            return self.ops.allocate_mixed_kv(num_blocks, blocks)
         return self.ops.allocate_kv(self._groups.layers, num_blocks, config.num_kv_heads, config.head_dim)
 
     def allocate_states(self, num_slots: int) -> Floats:

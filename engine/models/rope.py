@@ -26,7 +26,7 @@ class RopeTable:
 
 def rope_table(config: RopeConfig, head_dim: int, max_positions: int) -> RopeTable:
     """The factors of positions below `max_positions`."""
-    dim = config.rotary_dim or head_dim
+    dim = head_dim if config.kind == "proportional" else config.rotary_dim or head_dim
     config = _for_length(config, max_positions)
     scale = np.float32(attention_factor(config))
     cos, sin = (np.empty((max_positions, dim // 2), FLOAT32) for _ in range(2))
@@ -42,10 +42,10 @@ def rope_table(config: RopeConfig, head_dim: int, max_positions: int) -> RopeTab
 
 def layer_ropes(config: ModelConfig, max_positions: int) -> tuple[RopeTable, ...]:
     """The factors of each layer. Layers with the same rope share them."""
-    ropes = [config.rope_of(layer) for layer in range(config.num_layers)]
+    ropes = [(config.rope_of(layer), config.heads_of(layer).dim) for layer in range(config.num_layers)]
     tables = {
-        rope: _no_rope(max_positions) if rope is None else rope_table(rope, config.head_dim, max_positions)
-        for rope in dict.fromkeys(ropes)
+        (rope, head_dim): _no_rope(max_positions) if rope is None else rope_table(rope, head_dim, max_positions)
+        for rope, head_dim in dict.fromkeys(ropes)
     }
     return tuple(tables[rope] for rope in ropes)
 
@@ -82,6 +82,9 @@ def frequencies(config: RopeConfig, dim: int) -> Floats:
             stretched = _llama3(config, base)
         case "yarn":
             stretched = _yarn(config, base, dim)
+        case "proportional":
+            rotated = np.arange(dim // 2) < (config.rotary_dim or dim) // 2
+            stretched = np.where(rotated, base, np.float32(0))
         case _:
             stretched = base
     if config.frequency_divisors is not None:

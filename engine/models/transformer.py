@@ -4,6 +4,7 @@ Used on a GPU, and on CPUs without kernels in the native library. Differences be
 weights. A step is token ids and an `AttentionPlan`; requests are not known here.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,14 +16,16 @@ from torch.nn.functional import pad
 from engine.models.config import ModelConfig
 from engine.models.delta_net import DeltaNet
 from engine.models.feed_forward import FeedForward
-from engine.models.kv_groups import KVGroups
+from engine.models.kv_groups import KVGroups, mixed_blocks
+from engine.models.layer_inputs import LayerEmbeddings
 from engine.models.rope import RopeTable
 from kernels import ops as ops_types
 from kernels.arrays import Ints
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
+from kernels.layout import BLOCK_TOKENS, HeadShape, block_numbers
 from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, ModelWeights, Ops, RopeRows
-from kernels.reference import softcap
+from kernels.reference import apply_rope, softcap
 from kernels.weights import LatentWeights
 
 
@@ -60,8 +63,15 @@ class Transformer:
         self._ropes = {key: RopeFactors(table, ops.dtype, ops.device) for key, table in distinct.items()}
         self._rope_of_layer = [id(table) for table in ropes]
         self._feed_forward = FeedForward(config, ops)
+        self._layer_inputs = LayerEmbeddings(config, weights.layer_inputs, ops, self._feed_forward.multiply)
         attending = [index for index in range(config.num_layers) if not config.is_linear(index)]
-        self._kv_places = dict(zip(attending, groups.places, strict=True))
+        numbers = itertools.accumulate(map(config.has_kv, attending))
+        of_own = {index: number - 1 for index, number in zip(attending, numbers, strict=True)}
+        sources = config.kv_sources or range(config.num_layers)
+        self._kv_numbers = {index: of_own[sources[index]] for index in attending}
+        """By layer, the number of its KV among those of all layers."""
+        self._blocks = mixed_blocks(config, groups)
+        self._kv_starts = [] if self._blocks is None else self._blocks.starts(block_numbers)[0]
         self._deltas = {
             index: DeltaNet(layer.delta, index - sum(other < index for other in attending), config.rms_norm_eps)
             for index, layer in enumerate(weights.layers)
@@ -75,8 +85,10 @@ class Transformer:
         return self._feed_forward.expert_tokens
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
-        """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv`."""
+        """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv` and `allocate_mixed_kv`."""
         config = self.config
+        if self._blocks is not None:
+            return self.ops.allocate_mixed_kv(num_blocks, self._blocks)
         return self.ops.allocate_kv(self._groups.layers, num_blocks, config.num_kv_heads, config.head_dim)
 
     def embed(self, token_ids: Tensor) -> Tensor:
@@ -107,19 +119,29 @@ class Transformer:
         config, layers, plans = self.config, self._weights.layers, (plan, *window_plans)
         ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
         residual = scaled(self._weights.embedding(token_ids), config.embedding_scale)
+        inputs = self._layer_inputs(token_ids, residual)
         norm = layers[0].attention_norm
         normed = residual if norm is None else self.ops.rms_norm(residual, norm, config.rms_norm_eps)
         for index, layer in enumerate(layers):
             if index in self._deltas:
                 attended = self._recurrence(index, layer, normed, rows)
             else:
-                rope, (group, place) = ropes[self._rope_of_layer[index]], self._kv_places[index]
-                attended = self._attention(layer, normed, rope, kv[place], plans[group], config.windows[index])
+                rope, group = ropes[self._rope_of_layer[index]], self._groups.places[self._kv_numbers[index]][0]
+                heads, window = config.heads_of(index), config.windows[index]
+                kv_layer = self._kv_of(index, heads, kv)
+                stored = kv_layer if config.has_kv(index) else None
+                query = self._query(layer, normed, rope, stored, plans[group], heads)
+                attended = self._attend(layer, normed, query, kv_layer, plans[group], window)
             normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
-            expanded = self._feed_forward(layer.mlp, normed, plan)
+            expanded = self._feed_forward(layer, normed, residual, plan)
             last = index + 1 == len(layers)
             next_norm = self._weights.final_norm if last else layers[index + 1].attention_norm
-            normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm)
+            if layer.layer_input is None or inputs is None:
+                normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm, layer.scalar)
+                continue
+            _, residual = self._add(expanded, layer.mlp_output_norm, residual, None)
+            added = self._layer_inputs.added(layer.layer_input, residual, inputs[:, index])
+            normed, residual = self._add(added, layer.layer_input.norm, residual, next_norm, layer.scalar)
         return normed
 
     def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
@@ -138,16 +160,22 @@ class Transformer:
         return layer.output(self._deltas[index](normed, mixed, rows.query_lens.tolist(), starts, rows.states))
 
     def _add(
-        self, branch: Tensor, output_norm: Tensor | None, residual: Tensor, next_norm: Tensor | None
+        self,
+        branch: Tensor,
+        output_norm: Tensor | None,
+        residual: Tensor,
+        next_norm: Tensor | None,
+        scalar: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
-        """Add a branch's output to the residual stream: (input of the next branch, residual stream)."""
+        """Add a branch's output to the residual stream, and multiply this by `scalar`: (input of the next branch,
+        residual stream)."""
         ops, eps = self.ops, self.config.rms_norm_eps
         if output_norm is not None:
             branch = ops.rms_norm(branch, output_norm, eps)
         branch = scaled(branch, self.config.residual_scale)
-        if next_norm is None:
-            total = residual + branch
-            return total, total
+        if next_norm is None or scalar != 1:
+            total = scaled(residual + branch, scalar)
+            return total if next_norm is None else ops.rms_norm(total, next_norm, eps), total
         return ops.add_rms_norm(branch, residual, next_norm, eps)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -158,25 +186,51 @@ class Transformer:
             logits = logits / config.logit_divisor
         return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
 
-    def _attention(
+    def _kv_of(self, index: int, heads: HeadShape, kv: Tensor) -> Tensor:
+        """The KV [N, 16, 2, Hkv, D] of a layer."""
+        if self._blocks is None:
+            return kv[self._groups.places[self._kv_numbers[index]][1]]
+        start = self._kv_starts[self._kv_numbers[index]]
+        in_block = kv[0, :, start : start + block_numbers(heads)]
+        return in_block.view(-1, BLOCK_TOKENS, 2, heads.kv_heads, heads.dim)
+
+    def _query(
         self,
         layer: LayerWeights,
         normed: Tensor,
         rope: RopeRows,
+        kv_layer: Tensor | None,
+        plan: AttentionPlan,
+        shape: HeadShape,
+    ) -> Tensor:
+        """The queries [T, Hq, D]. Writes keys and values into `kv_layer`, of a layer that has some."""
+        config, ops = self.config, self.ops
+        qkv = self._of_latents(layer.qkv, normed) if isinstance(layer.qkv, LatentWeights) else layer.qkv(normed)
+        if kv_layer is None:
+            query = qkv.view(-1, config.num_heads, shape.dim)
+            norms = layer.head_norms
+            return apply_rope(query if norms is None else ops.rms_norm(query, norms.query, norms.eps), rope)
+        if not shape.has_values:
+            qkv = torch.cat((qkv, qkv[:, -shape.kv_heads * shape.dim :]), dim=1)
+        norms = layer.head_norms
+        if norms is not None and norms.whole:
+            qkv, norms = self._norm_projections(qkv, norms), None
+        heads = qkv.view(-1, config.num_heads + 2 * shape.kv_heads, shape.dim)
+        return ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping)
+
+    def _attend(
+        self,
+        layer: LayerWeights,
+        normed: Tensor,
+        query: Tensor,
         kv_layer: Tensor,
         plan: AttentionPlan,
         window: int | None,
     ) -> Tensor:
         config, ops = self.config, self.ops
         latent = layer.qkv if isinstance(layer.qkv, LatentWeights) else None
-        qkv = self._of_latents(layer.qkv, normed) if isinstance(layer.qkv, LatentWeights) else layer.qkv(normed)
-        norms = layer.head_norms
-        if norms is not None and norms.whole:
-            qkv, norms = self._norm_projections(qkv, norms), None
-        heads = qkv.view(-1, config.num_heads + 2 * config.num_kv_heads, config.head_dim)
-        query = ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping)
         if config.attention_scale is not None:  # `attend` divides by the root
-            query = scaled(query, config.attention_scale * math.sqrt(config.head_dim))
+            query = scaled(query, config.attention_scale * math.sqrt(query.shape[-1]))
         cap, sinks = config.attention_softcap, None if layer.sinks is None else tensor_of(layer.sinks)
         if cap is None and sinks is None:
             attended = ops.attend(query, kv_layer, plan, window)

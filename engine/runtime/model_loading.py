@@ -30,7 +30,7 @@ from engine.memory.state_pool import StatePool
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import weight_memory
 from engine.models.host_model import HostModel, state_bytes
-from engine.models.kv_groups import KVGroups, group_layers, one_group
+from engine.models.kv_groups import KVGroups, group_layers, mixed_blocks, one_group
 from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
 from engine.request import Request, SamplingParams
@@ -234,7 +234,7 @@ def _groups(
     drafts = draft is not None or name in config.drafts.values()
     if ops.on_gpu or drafts or model_config.linear is not None:
         return one_group(model_config.kv_layers)
-    return group_layers(model_config.windows, _window(config, model_config))
+    return group_layers(model_config.kv_windows, _window(config, model_config), model_config.kv_heads)
 
 
 def _host_pool(
@@ -254,12 +254,12 @@ def _host_pool(
         slots = states.max_running
     return size_pool(
         budget,
-        _block_bytes(ops, model_config, groups.layers),
+        _block_bytes(ops, model_config, groups),
         slots=slots,
         window=_window(config, model_config),
         draft_block_bytes=0
         if draft is None
-        else _block_bytes(ops, draft.on_host.config, draft.on_host.config.kv_layers),
+        else _block_bytes(ops, draft.on_host.config, one_group(draft.on_host.config.kv_layers)),
         states=states,
         groups=len(groups.windows),
     )
@@ -288,15 +288,17 @@ def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KV
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes, limit)
     return size_pool(
         budget,
-        _block_bytes(model.ops, model.config, model.config.kv_layers),
+        _block_bytes(model.ops, model.config, one_group(model.config.kv_layers)),
         slots=config.scheduler.max_running,
         window=window,
     )
 
 
-def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig, layers: int) -> int:
-    """Bytes of KV in one block: K and V of 16 tokens in `layers` layers, in the backend's format."""
-    return ops.allocate_kv(layers, 1, config.num_kv_heads, config.head_dim).nbytes
+def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig, groups: KVGroups) -> int:
+    """Bytes of KV in one block: K and V of 16 tokens in the layers of a group, in the backend's format."""
+    if (blocks := mixed_blocks(config, groups)) is not None:
+        return ops.allocate_mixed_kv(1, blocks).nbytes
+    return ops.allocate_kv(groups.layers, 1, config.num_kv_heads, config.head_dim).nbytes
 
 
 def _runner(

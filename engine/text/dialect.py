@@ -31,16 +31,19 @@ class CallForm(StrEnum):
     DEEPSEEK = "deepseek"
     """`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{..}<｜tool▁call▁end｜>..`: DeepSeek-V3.1.
     In V3, NAME follows `function<｜tool▁sep｜>`, and the arguments are a Markdown block of JSON."""
+    GEMMA = "gemma"
+    """`<|tool_call>call:NAME{K:V}<tool_call|>`, strings between `<|"|>`: Gemma 4."""
     HARMONY = "harmony"
     """Messages in channels, of which calls are some: gpt-oss. Only where each of `CHANNEL_MARKERS` is a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """The texts that open and close a span."""
+    """The texts that open and close a span. `label`: the text after the first, which is not part of the span."""
 
     begin: str
     end: str
+    label: str = ""
 
 
 CHANNEL_MARKERS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
@@ -48,12 +51,17 @@ CHANNEL_MARKERS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call
 CHANNEL_TURN_ENDS = ("<|return|>", "<|call|>")
 """Of these, those after which the model waits."""
 
-_REASONING = (Markers("<think>", "</think>"), Markers("[THINK]", "[/THINK]"))
+_REASONING = (
+    Markers("<think>", "</think>"),
+    Markers("[THINK]", "[/THINK]"),
+    Markers("<|channel>", "<channel|>", "thought"),
+)
 _SIGNS = (
     ("<arg_key>", CallForm.GLM),
     ("<minimax:tool_call>", CallForm.MINIMAX),
     ("<parameter=", CallForm.QWEN_XML),
     ("<｜tool▁calls▁begin｜>", CallForm.DEEPSEEK),
+    ("<|tool_call>", CallForm.GEMMA),
     ("<tool_call>", CallForm.HERMES),
     ("[TOOL_CALLS]", CallForm.MISTRAL),
     ("<|python_tag|>", CallForm.LLAMA),
@@ -70,8 +78,11 @@ _MARKERS = {
         *(f"<｜tool▁{what}▁{place}｜>" for what in ("calls", "call") for place in ("begin", "end")),
         "<｜tool▁sep｜>",
     ),
+    CallForm.GEMMA: ("<|tool_call>", "<tool_call|>", '<|"|>'),
     CallForm.HARMONY: CHANNEL_MARKERS,
 }
+_TURN_ENDS = {CallForm.HARMONY: CHANNEL_TURN_ENDS, CallForm.GEMMA: ("<|tool_response>",)}
+"""Markers after which the model waits. Gemma 4 ends calls by the one that precedes their results."""
 _PROMPT_END_TOKENS = 16
 """Tokens at the end of a prompt within which an opening marker is looked for, as it may be several tokens."""
 
@@ -107,7 +118,7 @@ class Dialect:
         takes_system = template is None or template.takes_system
         reasoning_ids = None if reasoning is None else _ids_of(reasoning, tokenizer)
         parallel = template is None or template.takes_parallel_calls
-        turn_ends = tuple(special[marker] for marker in CHANNEL_TURN_ENDS) if channels else ()
+        turn_ends = tuple(special[marker] for marker in _TURN_ENDS.get(form, ()) if marker in special)
         return cls(knows_tools, takes_system, parallel, form, reasoning, reasoning_ids, marker_ids, turn_ends)
 
     @property
@@ -128,14 +139,16 @@ class Dialect:
             self.reasoning_ids,
             tokenizer.token_bytes,
             opened=self.reasons_already(tokenizer, prompt),
+            label=self.reasoning.label,
         )
 
     def reasons_already(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> bool:
         """Whether the prompt ends inside reasoning that the template has opened."""
         if self.reasoning is None:
             return False
-        end = b"".join(map(tokenizer.token_bytes, prompt[-_PROMPT_END_TOKENS:]))
-        return end.rstrip().endswith(self.reasoning.begin.encode())
+        end = b"".join(map(tokenizer.token_bytes, prompt[-_PROMPT_END_TOKENS:])).rstrip()
+        begin, label = self.reasoning.begin, self.reasoning.label
+        return end.endswith((begin.encode(), (begin + label).encode()))
 
 
 def _call_form(tokenizer: Tokenizer, source: str) -> CallForm:

@@ -22,6 +22,7 @@ class ReasoningTracker:
     Where each marker is a token of its own (`ids`: begin, end), that token alone is the marker, as in vLLM's reasoning
     parsers and for `AfterReasoning`: the same characters spelled with other tokens are text. Elsewhere the marker is
     the first occurrence of its bytes. `opened`: the prompt has begun the span. `token_bytes` maps a token id to bytes.
+    `label`: the text after the begin marker, which is no reasoning.
     """
 
     def __init__(
@@ -32,12 +33,13 @@ class ReasoningTracker:
         token_bytes: Callable[[int], bytes],
         *,
         opened: bool,
+        label: str = "",
     ) -> None:
         self.state = SpanState.INSIDE if opened else SpanState.BEFORE
         self.has_span = opened
         self.spelled_ends = 0
         """Occurrences of the end marker's characters in the span before the one that ends it."""
-        self.begin, self.end = begin, end
+        self.begin, self.end, self.label = begin, end, label
         self._begin, self._end = begin.encode(), end.encode()
         self._begin_id = None if ids is None else ids[0]
         self._end_id = None if ids is None else ids[1]

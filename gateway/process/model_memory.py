@@ -76,7 +76,7 @@ def computes_on_gpu(settings: Settings) -> bool:
 
 def _size(settings: Settings, config: ModelConfig, weights_bytes: int, notice: str | None = None) -> ModelSize:
     number = 1 if settings.kv_dtype in ("int8", "fp8") else _number_bytes(settings)
-    kv_token_bytes = 2 * config.num_layers * config.num_kv_heads * config.head_dim * number
+    kv_token_bytes = sum(heads.kv_numbers for heads in config.kv_heads) * number
     return ModelSize(_parameters(config), weights_bytes, kv_token_bytes, notice)
 
 

@@ -1,7 +1,7 @@
 """The format of each syntax of calls."""
 
 from engine.text.dialect import CallForm
-from gateway.speech import deepseek_calls
+from gateway.speech import deepseek_calls, gemma_calls
 from gateway.speech.tagged_calls import glm, minimax, qwen_xml, qwen_xml_function
 from gateway.speech.tool_call_parsers import Form, hermes, llama, mistral
 
@@ -17,5 +17,6 @@ FORMS = {
         {deepseek_calls.CALLS: deepseek_calls.deepseek, deepseek_calls.CALL: deepseek_calls.deepseek_call},
         (deepseek_calls.FENCE, deepseek_calls.CALL_END, deepseek_calls.CALLS_END),
     ),
+    CallForm.GEMMA: Form({gemma_calls.CALL: gemma_calls.gemma}, (gemma_calls.CALL_END,)),
 }
 """All but `CallForm.HARMONY`, whose calls are messages."""

@@ -11,8 +11,8 @@ from gateway.speech.tool_call_parsers import (
     Attempt,
     Heard,
     NotACall,
-    Reading,
     arguments_of,
+    literal,
     past_spaces,
     tag,
     word,
@@ -54,25 +54,16 @@ def _call(names: Container[str], heard: Heard) -> Attempt:
         if name != _TYPE:
             raise NotACall
         name, char = yield from word(char)
-        char = yield from _literal(FENCE, (yield from past_spaces()) if char in SPACES else char)
-        char = yield from past_spaces() if char in SPACES else _literal("json", char)
+        char = yield from literal(FENCE, (yield from past_spaces()) if char in SPACES else char)
+        char = yield from past_spaces() if char in SPACES else literal("json", char)
         char = (yield from past_spaces()) if char in SPACES else char
     if name not in names:
         raise NotACall
     yield from arguments_of(name, heard, char)
     char = yield from past_spaces()
     if is_fenced:
-        char = yield from _literal(FENCE, char)
+        char = yield from literal(FENCE, char)
         char = (yield from past_spaces()) if char in SPACES else char
     if (yield from tag(char)) != CALL_END:
         raise NotACall
     heard += [""]
-
-
-def _literal(text: str, char: str) -> Reading[str]:
-    """Read the text, of which `char` is the first character. Returns the character after it."""
-    for expected in text:
-        if char != expected:
-            raise NotACall
-        char = yield
-    return char

@@ -33,6 +33,8 @@ class ReasoningReader:
         self._answer = answer
         self._place = _Place.INSIDE if tracker.has_span else _Place.BEFORE
         self._held = ""
+        self._label = "" if tracker.has_span else tracker.label
+        """Text to drop after the begin marker."""
         self._has_text = False
         self._spelled_ends = 0
 
@@ -70,6 +72,11 @@ class ReasoningReader:
         """Read the text of the span. Returns the text after it."""
         if not self._has_text:
             text = text.lstrip()
+        if self._label:
+            if not ended and text != self._label and self._label.startswith(text):
+                self._held = text
+                return ""
+            text, self._label = text.removeprefix(self._label).lstrip(), ""
         reasoning, end, behind = self._cut(text)
         if end:
             self._place = _Place.BEHIND

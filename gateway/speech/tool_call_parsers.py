@@ -235,6 +235,15 @@ def word(char: str) -> Reading[tuple[str, str]]:
     return taken, char
 
 
+def literal(text: str, char: str) -> Reading[str]:
+    """Read the text, of which `char` is the first character. Returns the character after it."""
+    for expected in text:
+        if char != expected:
+            raise NotACall
+        char = yield
+    return char
+
+
 def tag(char: str) -> Reading[str]:
     """A tag `<..>` after white space, of which `char` is the first character."""
     while char in SPACES:

@@ -12,7 +12,7 @@ from kernels.cpu.native.forward import NativeWeights
 from kernels.cpu.native.staged import StagedForward, needs_stages
 from kernels.cpu.penalties import edit_logits
 from kernels.host import HostColumns, HostEdits, HostPenalties, HostProduct
-from kernels.layout import BLOCK_TOKENS, int8_block_bytes
+from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers, int8_block_bytes, int8_layer_bytes
 from kernels.weights import ModelShape, StoredWeight
 
 _INT8 = np.dtype(np.int8)
@@ -88,6 +88,12 @@ class NativeOps:
         if self._int8_kv:
             return lazy_zeros((num_layers, num_blocks, int8_block_bytes(num_kv_heads, head_dim)), _INT8)
         return lazy_zeros((num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim), self.dtype)
+
+    def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Array:
+        """KV [1, N, numbers of a block], or int8 [1, N, bytes]."""
+        if self._int8_kv:
+            return lazy_zeros((1, num_blocks, blocks.starts(int8_layer_bytes)[1]), _INT8)
+        return lazy_zeros((1, num_blocks, blocks.starts(block_numbers)[1]), self.dtype)
 
     def allocate_states(self, num_slots: int, num_layers: int, words: int) -> Floats:
         """float32 [slots, layers, words] of recurrent states."""

@@ -9,9 +9,9 @@ from kernels.cpu.linear import PackedLinear, PlainLinear, can_pack
 from kernels.cpu.memory import keep_freed_memory, lazy_zeros
 from kernels.cpu.probe import CpuProfile
 from kernels.exchange import numpy_dtype, tensor_of
-from kernels.layout import BLOCK_TOKENS
+from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
 from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, Linear, RopeRows, SamplingColumns
-from kernels.reference import apply_rope, attend
+from kernels.reference import apply_rope, attend, write_kv
 from kernels.reference_ops import ReferenceOps
 
 
@@ -60,6 +60,9 @@ class CpuOps(ReferenceOps):
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
         return tensor_of(lazy_zeros(shape, numpy_dtype(self.dtype)))
 
+    def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Tensor:
+        return tensor_of(lazy_zeros((1, num_blocks, blocks.starts(block_numbers)[1]), numpy_dtype(self.dtype)))
+
     def rotate_and_store(
         self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
     ) -> Tensor:
@@ -72,7 +75,12 @@ class CpuOps(ReferenceOps):
         rotated = _rotate(heads, rope)
         keys_values = qkv[:, queries:].view(-1, 2, kv_heads, qkv.shape[2])
         keys_values[:, 0] = rotated[:, queries:]
-        kv_layer.flatten(0, 1).index_copy_(0, slot_mapping, keys_values)
+        if norms is not None and norms.value is not None:
+            keys_values[:, 1] = self.rms_norm(keys_values[:, 1], norms.value, norms.eps)
+        if kv_layer.is_contiguous():
+            kv_layer.flatten(0, 1).index_copy_(0, slot_mapping, keys_values)
+        else:
+            write_kv(kv_layer, keys_values, slot_mapping)
         return rotated[:, :queries]
 
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:

@@ -83,7 +83,9 @@ class TritonOps(ReferenceOps):
         slot_mapping: Tensor,
         multiply: Callable[[Tensor], Tensor],
         expert_tokens: Tensor,
+        routed: Tensor | None = None,
     ) -> Tensor:
+        assert routed is None, "a router with an input of its own"
         return mixture.mixture(weights, x, slot_mapping, multiply)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:

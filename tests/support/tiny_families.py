@@ -9,6 +9,9 @@ from transformers import (
     Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
+    Gemma4Config,
+    Gemma4TextConfig,
+    Gemma4UnifiedConfig,
     Glm4Config,
     Glm4MoeConfig,
     Glm4MoeLiteConfig,
@@ -54,6 +57,9 @@ TinyFamily = Literal[
     "glm4",
     "gemma2",
     "gemma3",
+    "gemma4",
+    "gemma4_moe",
+    "gemma4_shared",
     "qwen3_moe",
     "qwen2_moe",
     "olmoe",
@@ -63,6 +69,8 @@ TinyFamily = Literal[
     "qwen3_vl_moe",
     "mistral3",
     "gemma3_images",
+    "gemma4_images",
+    "gemma4_unified",
     "gpt_oss",
     "glm4_moe",
     "minimax_m2",
@@ -130,7 +138,18 @@ _LATENT = {"num_key_value_heads": 4, "qk_nope_head_dim": 16, "qk_rope_head_dim":
 }
 """Latent attention."""
 
-MULTIMODAL = {"qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3", "gemma3_images"}
+_FULL_LAYERS = {
+    "num_hidden_layers": 6,
+    "sliding_window": 8,
+    "global_head_dim": 32,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "final_logit_softcapping": 3.0,
+}
+"""Gemma 4: five sliding layers to one full layer with heads of its own. A full layer has half of a sliding one's KV, as
+in the published models with 31 B and 26 B parameters."""
+
+MULTIMODAL = {"qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "mistral3", "gemma3_images", "gemma4_images", "gemma4_unified"}
 """Families whose settings are those of their text model, but for `vision_config`, and for keys that both have."""
 
 _THREE_AXES = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [2, 3, 3]}
@@ -228,6 +247,20 @@ CONFIGS: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
             },
         },
     ),
+    "gemma4": (Gemma4TextConfig, _FULL_LAYERS | {"num_key_value_heads": 4, "hidden_size_per_layer_input": 0}),
+    "gemma4_moe": (
+        Gemma4TextConfig,
+        _FULL_LAYERS
+        | {"hidden_size_per_layer_input": 0, "attention_k_eq_v": False, "enable_moe_block": True, "num_experts": 8}
+        | {"top_k_experts": 2, "moe_intermediate_size": 40},
+    ),
+    "gemma4_shared": (
+        Gemma4TextConfig,
+        _FULL_LAYERS
+        | {"attention_k_eq_v": False, "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": VOCAB_SIZE}
+        | {"num_key_value_heads": 1, "num_hidden_layers": 5, "num_kv_shared_layers": 2, "use_double_wide_mlp": True}
+        | {"layer_types": [f"{kind}_attention" for kind in ("sliding", "sliding", "full", "sliding", "full")]},
+    ),
     "qwen3_moe": (
         Qwen3MoeConfig,
         _EXPERTS | {"norm_topk_prob": True, "num_hidden_layers": 3, "mlp_only_layers": [1]},
@@ -264,6 +297,14 @@ CONFIGS: dict[TinyFamily, tuple[type[PreTrainedConfig], dict[str, Any]]] = {
             "query_pre_attn_scalar": 24,
             "vision_config": _OTHER_VISION,
         },
+    ),
+    "gemma4_images": (
+        Gemma4Config,
+        _FULL_LAYERS | {"hidden_size_per_layer_input": 0, "vision_config": _OTHER_VISION | {"head_dim": 16}},
+    ),
+    "gemma4_unified": (
+        Gemma4UnifiedConfig,
+        _FULL_LAYERS | {"vision_config": {"mm_embed_dim": 64, "mm_posemb_size": 16}},
     ),
     "glm4_moe": (
         Glm4MoeConfig,

@@ -82,16 +82,19 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
     """Weights large enough that logits differ clearly between tokens and positions."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        biases = [each for each in model.named_buffers() if each[0].endswith("e_score_correction_bias")]
-        for name, parameter in [*model.named_parameters(), *biases]:
+        kinds = ("e_score_correction_bias", "layer_scalar")
+        buffers = [each for each in model.named_buffers() if each[0].endswith(kinds)]
+        for name, parameter in [*model.named_parameters(), *buffers]:
             noise = torch.randn(parameter.shape, generator=generator)
             if name.endswith("linear_attn.norm.weight"):
                 parameter.copy_(1.0 + 0.2 * noise)
-            elif name.endswith("norm.weight"):
+            elif name.endswith(("norm.weight", "norm_1.weight", "norm_2.weight")):
                 parameter.copy_(_mean_of_norms(model) + 0.2 * noise)
             elif name.endswith(("A_log", "dt_bias")):
                 parameter.copy_(noise - 1.0)  # a memory of some tens of tokens
-            elif name.endswith((".gate.weight", "router.weight")):
+            elif name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):
+                parameter.copy_(1.0 + 0.2 * noise)
+            elif name.endswith((".gate.weight", "router.weight", "router.proj.weight")):
                 parameter.copy_(3 * noise * parameter.shape[-1] ** -0.5)  # few near ties between experts
             elif name.endswith(".sinks"):
                 parameter.copy_(1 + noise)
@@ -104,5 +107,5 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
 
 
 def _mean_of_norms(model: PreTrainedModel) -> float:
-    """The norms of Gemma and of hybrid models multiply by 1 plus their weight."""
-    return 0.0 if model.config.model_type.startswith(("gemma", "qwen3_5", "qwen3_next")) else 1.0
+    """The norms of Gemma 2 and 3, and of hybrid models, multiply by 1 plus their weight."""
+    return 0.0 if model.config.model_type.startswith(("gemma2", "gemma3", "qwen3_5", "qwen3_next")) else 1.0

@@ -12,6 +12,7 @@ _ALWAYS = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor",
 _YARN = {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}
 _KEYS_OF_KIND: Mapping[str, frozenset[str]] = {
     "default": _ALWAYS,
+    "proportional": _ALWAYS,
     "linear": _ALWAYS | {"factor"},
     "dynamic": _ALWAYS | {"factor", "original_max_position_embeddings"},
     "llama3": _ALWAYS | {"factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"},
@@ -40,9 +41,8 @@ def rope_from_config(config: Keys, head_dim: int) -> tuple[RopeConfig, int]:
         theta = config.number("rope_theta", 10_000.0)
     rotary_dim = _rotary_dim(scaling if "partial_rotary_factor" in scaling.values else config, head_dim)
     max_position = config.size("max_position_embeddings")
-    if kind == "default":
-        return RopeConfig(theta=theta, rotary_dim=rotary_dim), max_position
-
+    if kind in ("default", "proportional"):
+        return RopeConfig(theta=theta, kind=kind, rotary_dim=rotary_dim), max_position
     if kind == "longrope":
         return _longrope(config, scaling, theta, rotary_dim, max_position), max_position
     factor = scaling.number("factor")

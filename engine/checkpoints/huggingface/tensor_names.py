@@ -12,10 +12,11 @@ from engine.checkpoints.huggingface.families.family import Stacked
 from engine.checkpoints.quantization.layers import LayerPart, StoredMatrix
 from engine.checkpoints.safetensors_file import FLOAT_TYPES, StoredTensor
 from engine.models.config import LatentConfig, ModelConfig, UnsupportedCheckpoint
-from engine.models.layout import EMBEDDING, HEAD, Shape, layer_tensors
+from engine.models.layout import EMBEDDING, HEAD, LAYER_EMBEDDING, Shape, layer_tensors
 from kernels.arrays import Array, Ints
 
 _WEIGHT, _HEAD = ".weight", HEAD.rpartition(".")[0]
+_OF_KV = re.compile(r"self_attn\.[kv]_(proj|norm)\.")
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,3})\.(.+)")
 
 
@@ -54,7 +55,13 @@ class TensorNames:
             # Some writers store the tied head a second time; the embedding is the one that counts.
             return self._config.tie_embeddings
         match = _LAYER.fullmatch(renamed)
+        if match is not None and not self._has_place_for_kv(int(match[1])) and _OF_KV.match(match[2]):
+            return True
         return self._family.draft_layers and match is not None and int(match[1]) >= self._config.num_layers
+
+    def _has_place_for_kv(self, layer: int) -> bool:
+        """Whether a layer has keys and values. Published files have their weights also where it has none."""
+        return layer >= self._config.num_layers or self._config.has_kv(layer)
 
     def layout_shapes(self, stored: Mapping[str, Shape]) -> dict[str, Shape]:
         """Shapes by the layout's names, from shapes by the file's.
@@ -103,7 +110,7 @@ class TensorNames:
         whole. `expected`: of the model; `parts`: as from that method."""
         whole, files = self._whole_modules(stored), _file_modules(parts)
         for name, shape in expected.items():
-            if len(shape) != 2 or name == EMBEDDING or not name.endswith(_WEIGHT):
+            if len(shape) != 2 or name in (EMBEDDING, LAYER_EMBEDDING) or not name.endswith(_WEIGHT):
                 continue
             module = name.removesuffix(_WEIGHT)
             holder, members = self._holder(module)
@@ -191,7 +198,7 @@ class TensorNames:
             return
         modules = self._family.fused.get(module)
         if modules is None:
-            yield _Part(f"{prefix}.{self._tensor(tensor)}", shape, lambda array: array)
+            yield _Part(f"{prefix}.{self._tensor(tensor, layer)}", shape, lambda array: array)
             return
         sizes = {name: shape[0] for name, shape in layer_tensors(self._config, layer)}
         rows, first = shape[0] if shape else 0, 0
@@ -221,10 +228,13 @@ class TensorNames:
                 view = _of_expert(expert, turned, stacked.rows(place, expected[0]))
                 yield _Part(f"model.layers.{layer}.mlp.experts.{expert}.{tensor}", expected, view)
 
-    def _tensor(self, tensor: str) -> str:
+    def _tensor(self, tensor: str, layer: int) -> str:
         """The layout's name of a layer's tensor: that of its module, and the kind."""
         module, kind = _divided(tensor)
-        for pattern, ours in self._family.names.items():
+        names = self._family.names
+        if self._config.is_sparse(layer):
+            names = {**self._family.sparse_names, **names}
+        for pattern, ours in names.items():
             if (match := re.fullmatch(pattern, module)) is not None:
                 return f"{match.expand(ours)}.{kind}"
         return tensor

@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 11
+ABI = 12
 """TP_ABI."""
 
 
@@ -112,12 +112,14 @@ class Heads(Structure):
         ("kv", c_int32),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
+        ("value_norm", c_void_p),
         ("rotary_half", c_int64),
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("score_scale", c_float),
         ("softcap", c_float),
         ("sinks", c_void_p),
+        ("kv_block_bytes", c_int64),
     )
 
 

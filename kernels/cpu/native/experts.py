@@ -15,14 +15,27 @@ def mlp(weights: MlpWeights[NativeLinear], x: Array, store: abi.Store) -> Floats
 
 
 def mixture(weights: ExpertWeights[NativeLinear], x: Array, store: abi.Store, expert_tokens: Ints) -> Floats:
-    """The weighted sum of each token's experts: float32 [T, H] from bf16 [T, H].
+    """The weighted sum of each token's experts, and the shared MLP: float32 [T, H] from bf16 [T, H]."""
+    total = chosen_experts(weights, x, x, store, expert_tokens)
+    if weights.shared is not None:
+        shared = mlp(weights.shared, x, store)
+        total += shared if weights.shared_gate is None else _sigmoid(weights.shared_gate.wide(x)) * shared
+    return total
+
+
+def chosen_experts(
+    weights: ExpertWeights[NativeLinear], x: Array, routed: Array, store: abi.Store, expert_tokens: Ints
+) -> Floats:
+    """The weighted sum of each token's experts: float32 [T, H] from bf16 [T, H]. `routed`: the router's input.
 
     A token's result depends on that token alone, to the bit: products do, and its experts are added in the order of
     their numbers. `expert_tokens`, int64 [experts], counts the tokens that each has computed.
     """
     chosen, shares = route(
-        weights.router.wide(x), weights.per_token, weights.renormalise, weights.rule, weights.choice_bias
+        weights.router.wide(routed), weights.per_token, weights.renormalise, weights.rule, weights.choice_bias
     )
+    if weights.share_scale is not None:
+        shares = shares * weights.share_scale[chosen]
     counts = np.bincount(chosen.ravel(), minlength=len(weights.experts))
     expert_tokens += counts
     total = np.zeros((len(x), weights.experts[0].down.out_features), FLOAT32)
@@ -30,9 +43,6 @@ def mixture(weights: ExpertWeights[NativeLinear], x: Array, store: abi.Store, ex
         tokens, ranks = np.nonzero(chosen == expert)
         output = mlp(weights.experts[expert], x[tokens], store)
         total[tokens] += output * shares[tokens, ranks, None]
-    if weights.shared is not None:
-        shared = mlp(weights.shared, x, store)
-        total += shared if weights.shared_gate is None else _sigmoid(weights.shared_gate.wide(x)) * shared
     return total
 
 

@@ -6,18 +6,20 @@ two give the same bits.
 """
 
 import ctypes
+import math
 
 import numpy as np
 
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints, address, aligned_bytes
 from kernels.cpu.native import abi
 from kernels.cpu.native.delta import NativeDelta, gate
-from kernels.cpu.native.experts import mixture, mlp
+from kernels.cpu.native.experts import chosen_experts, mixture, mlp
 from kernels.cpu.native.forward import NativeLayer, NativeWeights, wanted_of_rows
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeLinear
 from kernels.host import StepRows
-from kernels.weights import HeadNorms, LatentWeights, MlpWeights, ModelShape
+from kernels.layout import HeadShape, block_numbers, int8_layer_bytes
+from kernels.weights import ExpertNorms, ExpertWeights, HeadNorms, LatentWeights, LayerInput, MlpWeights, ModelShape
 
 _STORES = {
     "silu": abi.Store.SILU_MUL,
@@ -33,7 +35,12 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.norm_eps, shape.windows, shape.cos, shape.sin
     )
     switches = ("attention_scale", "attention_softcap", "embedding_scale", "residual_scale", "activation")
-    if shape.rotary or any(getattr(shape, name) != getattr(neutral, name) for name in switches):
+    if (
+        shape.rotary
+        or shape.layer_heads
+        or shape.kv_sources
+        or any(getattr(shape, name) != getattr(neutral, name) for name in switches)
+    ):
         return True
     return any(
         not isinstance(layer.mlp, MlpWeights)
@@ -42,8 +49,10 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         or layer.attention_norm is None
         or layer.attention_output_norm is not None
         or layer.sinks is not None
+        or layer.scalar != 1
+        or layer.layer_input is not None
         or isinstance(layer.qkv, LatentWeights)
-        or (layer.head_norms is not None and layer.head_norms.whole)
+        or (layer.head_norms is not None and (layer.head_norms.whole or layer.head_norms.value is not None))
         for layer in weights.layers
     )
 
@@ -66,11 +75,21 @@ class StagedForward:
         self._heads = [self._heads_of(index, layer) for index, layer in enumerate(weights.layers)]
         self._rows = abi.Rows()
         self._scratch = aligned_bytes(0)
+        self._starts: list[int] = []
+        """By layer with KV, where it begins in a block of layers whose heads differ."""
         attending = [layer.delta is None for layer in weights.layers]
-        places = [(0, place) for place in range(sum(attending))]
-        numbers = np.cumsum(attending) - 1
-        self._kv_places = [(shape.kv_places or places)[number] for number in numbers]
+        sources = shape.kv_sources or range(len(weights.layers))
+        own = [attends and sources[index] == index for index, attends in enumerate(attending)]
+        places = [(0, place) for place in range(sum(own))]
+        numbers = np.cumsum(own) - 1
+        self._kv_numbers = numbers[list(sources)].tolist()
+        """By layer, the number of its KV among those of all layers."""
+        self._kv_places = [(shape.kv_places or places)[number] for number in self._kv_numbers]
         """By layer with KV: its group, and its number there."""
+        self._rotating = [
+            heads if is_own else _without_kv(heads) for heads, is_own in zip(self._heads, own, strict=True)
+        ]
+        self._has_kv = own
         self._deltas = {
             index: NativeDelta(layer.delta, index - int(np.sum(attending[:index])), shape.norm_eps)
             for index, layer in enumerate(weights.layers)
@@ -88,6 +107,7 @@ class StagedForward:
         if self._shape.embedding_scale != 1:
             residual = residual * self._embedding_scale
         residual = np.ascontiguousarray(residual)
+        inputs = self._layer_inputs(token_ids, residual)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
             x = self._input(residual, layer.attention_norm)
@@ -99,7 +119,12 @@ class StagedForward:
                 mixed = mixed if kept is None else mixed[kept]
             residual = residual if kept is None else residual[kept]
             self._add(residual, layer.output.wide(mixed), layer.attention_output_norm)
-            self._add(residual, self._feed_forward(layer, self._input(residual, layer.mlp_norm)), layer.mlp_output_norm)
+            self._add(residual, self._feed_forward(layer, residual), layer.mlp_output_norm)
+            if layer.layer_input is not None and inputs is not None:
+                own = inputs[:, index] if kept is None else inputs[kept, index]
+                self._add(residual, self._of_input(layer.layer_input, residual, own), layer.layer_input.norm)
+            if layer.scalar != 1:
+                residual *= np.float32(layer.scalar)
         return self._norm(residual, self._weights.final_norm)
 
     def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
@@ -120,11 +145,13 @@ class StagedForward:
         self, index: int, layer: NativeLayer, x: Array, rows: StepRows, kv: Array, kept: Ints | None, held: list[Array]
     ) -> Array:
         """bf16 [T, Hq D], of the tokens `kept` only if stated. Writes the KV of all."""
-        qkv = self._project(layer, x)
+        qkv = self._project(index, layer, x)
         group, place = self._kv_places[index]
-        kv_at = address(kv) + place * kv.strides[0]
+        kv_at = address(kv) + (
+            place * kv.strides[0] if self._shape.blocks is None else self._starts[self._kv_numbers[index]]
+        )
         self._point_at(rows.window_tables[group - 1] if group else rows.block_tables)
-        heads_at, rows_at = ctypes.addressof(self._heads[index]), ctypes.addressof(self._rows)
+        heads_at, rows_at = ctypes.addressof(self._rotating[index]), ctypes.addressof(self._rows)
         self._library.tp_rotate_and_store(heads_at, rows_at, address(qkv), qkv.shape[1], kv_at)
         if kept is not None:
             counts = wanted_of_rows(kept, rows.query_lens)
@@ -146,6 +173,13 @@ class StagedForward:
         struct.query_lens, struct.context_lens = address(rows.query_lens), address(rows.context_lens)
         for heads in self._heads:
             heads.kv = abi.KV.INT8 if kv.dtype == _INT8 else abi.KV.BF16
+        if self._shape.blocks is not None:
+            self._starts, block_bytes = self._shape.blocks.starts(
+                _layer_bytes if kv.dtype != _INT8 else int8_layer_bytes
+            )
+            assert kv.strides[1] == block_bytes, f"KV is {kv.shape}"
+            for heads in self._heads:
+                heads.kv_block_bytes = block_bytes
         return [rows.query_lens, rows.context_lens]
 
     def _point_at(self, tables: Ints) -> None:
@@ -175,10 +209,16 @@ class StagedForward:
             out.strides[0] // 2,
         )
 
-    def _project(self, layer: NativeLayer, x: Array) -> Array:
-        """qkv bf16 [T, (Hq + 2 Hkv) D]."""
+    def _project(self, index: int, layer: NativeLayer, x: Array) -> Array:
+        """qkv bf16 [T, (Hq + 2 Hkv) D], or queries alone [T, Hq D]."""
         if isinstance(layer.qkv, LatentWeights):
             return self._of_latents(layer.qkv, x)
+        heads = self._shape.heads_of(index)
+        if not self._has_kv[index]:
+            return layer.qkv(x)
+        if not heads.has_values:
+            projected = layer.qkv(x)
+            return np.concatenate((projected, projected[:, -heads.kv_heads * heads.dim :]), axis=1)
         norms = layer.head_norms
         if norms is None or not norms.whole:
             return layer.qkv(x)
@@ -215,11 +255,12 @@ class StagedForward:
     def _attend(self, index: int, qkv: Array, kv_at: int) -> Array:
         """bf16 [T, Hq D]."""
         shape, heads_at, rows_at = self._shape, ctypes.addressof(self._heads[index]), ctypes.addressof(self._rows)
+        dim = shape.heads_of(index).dim
         size = self._library.tp_attend_scratch_bytes(heads_at, rows_at)
-        assert size >= 0, f"heads of {shape.head_dim} dimensions"
+        assert size >= 0, f"heads of {dim} dimensions"
         if size > len(self._scratch):
             self._scratch = aligned_bytes(size)
-        out = np.empty((len(qkv), shape.num_heads * shape.head_dim), BFLOAT16)
+        out = np.empty((len(qkv), shape.num_heads * dim), BFLOAT16)
         self._library.tp_attend(
             heads_at,
             rows_at,
@@ -233,10 +274,42 @@ class StagedForward:
         )
         return out
 
-    def _feed_forward(self, layer: NativeLayer, x: Array) -> Floats:
+    def _layer_inputs(self, token_ids: Ints, residual: Floats) -> Floats | None:
+        """float32 [T, layers, P]: see `kernels.weights.LayerInputs`."""
+        weights = self._weights.layer_inputs
+        if weights is None:
+            return None
+        layers, size = len(self._weights.layers), len(weights.norm)
+        projected = weights.projection.wide(residual.astype(BFLOAT16)) * np.float32(residual.shape[1] ** -0.5)
+        of_projection = self._norm(projected.reshape(-1, size), weights.norm).astype(FLOAT32)
+        of_table = weights.table.table.rows(token_ids) * np.float32(np.array(size**0.5).astype(BFLOAT16))
+        summed = of_projection.reshape(-1, layers, size) + of_table.reshape(-1, layers, size)
+        inputs: Floats = summed * np.float32(2**-0.5)
+        return inputs
+
+    def _of_input(self, weights: LayerInput[Floats, NativeLinear], residual: Floats, inputs: Floats) -> Floats:
+        """float32 [T, H], before its norm."""
+        gate = _ACTIVATIONS[self._shape.activation](weights.gate.wide(residual.astype(BFLOAT16)))
+        return weights.projection.wide((gate * inputs).astype(BFLOAT16))
+
+    def _feed_forward(self, layer: NativeLayer, residual: Floats) -> Floats:
+        x = self._input(residual, layer.mlp_norm)
         if isinstance(layer.mlp, MlpWeights):
             return mlp(layer.mlp, x, self._store)
+        if layer.expert_norms is not None:
+            return self._normed_mixture(layer.mlp, layer.expert_norms, x, residual)
         return mixture(layer.mlp, x, self._store, self.expert_tokens)
+
+    def _normed_mixture(
+        self, weights: ExpertWeights[NativeLinear], norms: ExpertNorms[Floats], x: Array, residual: Floats
+    ) -> Floats:
+        """float32 [T, H]. `x`: the shared MLP's input."""
+        assert weights.shared is not None, "these norms belong to a mixture with a shared MLP"
+        own, routed = (self._norm(residual, norm) for norm in (norms.experts, norms.router))
+        experts = chosen_experts(weights, own, routed, self._store, self.expert_tokens)
+        shared = self._norm(mlp(weights.shared, x, self._store), norms.shared_output).astype(FLOAT32)
+        shared += self._norm(experts, norms.experts_output).astype(FLOAT32)
+        return shared
 
     def _add(self, residual: Floats, branch: Floats, norm: Floats | None) -> None:
         """Add a branch's output [T, H] to the residual stream, in place."""
@@ -251,13 +324,16 @@ class StagedForward:
         cos, sin = shape.rotary[index] if shape.rotary else (shape.cos, shape.sin)
         norms: HeadNorms[Floats] | None = layer.head_norms
         of_heads = None if norms is None or norms.whole else norms
+        value_norm = None if of_heads is None else of_heads.value
+        heads = shape.heads_of(index)
         return abi.Heads(
             query_heads=shape.num_heads,
-            kv_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
+            kv_heads=heads.kv_heads,
+            head_dim=heads.dim,
             norm_eps=shape.norm_eps,
             query_norm=None if of_heads is None else address(self._vector(of_heads.query)),
             key_norm=None if of_heads is None else address(self._vector(of_heads.key)),
+            value_norm=None if value_norm is None else address(self._vector(value_norm)),
             rotary_half=cos.shape[1],
             cos=address(self._vector(cos)),
             sin=address(self._vector(sin)),
@@ -272,3 +348,27 @@ class StagedForward:
         if held is None:
             held = self._vectors[id(numbers)] = np.ascontiguousarray(numbers, FLOAT32)
         return held
+
+
+def _without_kv(heads: abi.Heads) -> abi.Heads:
+    queries = abi.Heads.from_buffer_copy(heads)
+    queries.kv_heads = 0
+    return queries
+
+
+_GELU_SLOPE: np.float32 = np.float32(math.sqrt(2 / math.pi))
+
+
+def _gelu_tanh(x: Floats) -> Floats:
+    inner = _GELU_SLOPE * (x + np.float32(0.044715) * x * x * x)
+    bent: Floats = np.tanh(inner)
+    activated: Floats = np.float32(0.5) * x * (np.float32(1) + bent)
+    return activated
+
+
+_ACTIVATIONS = {"gelu_tanh": _gelu_tanh}
+"""Of the gates of layers' inputs."""
+
+
+def _layer_bytes(heads: HeadShape) -> int:
+    return 2 * block_numbers(heads)

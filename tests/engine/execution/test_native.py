@@ -45,8 +45,9 @@ def assert_like_transformers(folder: Path) -> None:
     actual = forward_logits(load_native(folder), tokens, 512)
     assert actual.dtype == torch.float32
     similarity = cosine_similarity(actual, expected)
-    if "linear_num_key_heads" in describe(folder):
-        # A recurrent state carries rounding on: no further than in transformers with the same dtype.
+    if "linear_num_key_heads" in describe(folder) or '"attention_k_eq_v"' in describe(folder):
+        # A recurrent state carries rounding on, and large scores magnify it: no further than in transformers with the
+        # same dtype.
         with torch.no_grad():
             rounded = reference_model(folder, torch.bfloat16)(torch.tensor([tokens])).logits[0].float()
         assert 1 - similarity.median() < 1.25 * (1 - cosine_similarity(rounded, expected).median())

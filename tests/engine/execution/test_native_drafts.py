@@ -66,7 +66,7 @@ def test_drafts_change_no_bit(tiny_folders: dict[str, Path], quantize: Quantize,
     assert_drafts_change_no_bit(tiny_folders["llama"], quantize, kind, toggle)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "exaone4", "qwen2_moe"])
+@pytest.mark.parametrize("family", ["gemma2", "gemma4_moe", "gemma4_shared", "exaone4", "qwen2_moe"])
 def test_drafts_change_no_bit_of_other_families(tiny_folders: dict[str, Path], family: str) -> None:
     assert_drafts_change_no_bit(tiny_folders[family], "none", "a model", "preempted")
 

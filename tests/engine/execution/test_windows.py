@@ -21,14 +21,14 @@ NEW_TOKENS = 24
 BACKENDS = ("torch", "native", "native int8")
 
 
-@pytest.fixture(params=["gemma2", "gemma3", "gpt_oss", "exaone4"])
+@pytest.fixture(params=["gemma2", "gemma3", "gemma4", "gemma4_moe", "gemma4_shared", "gpt_oss", "exaone4"])
 def folder(request: pytest.FixtureRequest, tiny_folders: dict[str, Path]) -> Path:
     return tiny_folders[request.param]
 
 
 def groups_of(folder: Path) -> KVGroups:
     config = open_checkpoint(folder).config
-    return group_layers(config.windows, config.max_position)
+    return group_layers(config.kv_windows, config.max_position, config.kv_heads)
 
 
 @cache

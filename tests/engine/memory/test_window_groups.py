@@ -9,6 +9,7 @@ from engine.memory.window_groups import group_hash, num_held_blocks
 from engine.models.kv_groups import group_layers
 from engine.request import NULL_BLOCK
 from engine.simulation import make_request
+from kernels.layout import HeadShape
 from tests.engine.memory.support import admit
 
 WINDOWS = st.lists(st.one_of(st.none(), st.integers(1, 70)), min_size=1, max_size=3)
@@ -89,6 +90,21 @@ def test_layers_are_grouped_by_kind() -> None:
     assert len(set(groups.places)) == len(gemma3), "two layers have one place"
     assert all(groups.windows[group] == window for (group, _), window in zip(groups.places, gemma3, strict=True))
     assert group_layers([128, None] * 12, 131_072).windows == (None, 128)
+
+
+def test_layers_of_different_sizes_are_grouped_in_blocks_of_one_size() -> None:
+    """Gemma 4 with 31 B parameters: a sliding layer has twice the KV of a full one."""
+    windows = ([1024] * 5 + [None]) * 10
+    heads = ([HeadShape(16, 256)] * 5 + [HeadShape(4, 512, has_values=False)]) * 10
+    groups = group_layers(windows, 131_072, heads)
+    assert groups.windows == (None, *[1024] * 5)
+    assert len(set(groups.places)) == len(windows), "two layers have one place"
+    sizes = [0] * len(groups.windows)
+    for (group, _), layer, window in zip(groups.places, heads, windows, strict=True):
+        assert groups.windows[group] == window
+        sizes[group] += layer.kv_numbers
+    assert max(sizes) == 10 * heads[0].kv_numbers
+    assert sum(sizes) >= 7 / 8 * len(sizes) * max(sizes)
 
 
 def test_one_group_where_nothing_would_be_released() -> None:

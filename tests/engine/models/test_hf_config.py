@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from engine.checkpoints.huggingface.config import config_from_json
 from engine.checkpoints.huggingface.families import FAMILIES as DESCRIBED
 from engine.models.config import ModelConfig, RopeConfig, UnsupportedCheckpoint
+from kernels.layout import HeadShape
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -24,6 +25,10 @@ LLAMA: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+PROPORTIONAL = {
+    "full_attention": {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "mistral": LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"},
@@ -33,6 +38,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     name: LLAMA
     | {"architectures": [family.architecture], "model_type": name}
     | ({"num_key_value_heads": 4} if family.defaults.get("num_key_value_heads") == 8 else {})
+    | ({"hidden_size_per_layer_input": 0} if family.defaults.get("hidden_size_per_layer_input") else {})
     for name, family in DESCRIBED.items()
     if name not in ("llama", "mistral", "qwen2", "qwen3")
 }
@@ -265,6 +271,25 @@ FULL_AND_SLIDING = {"full_attention": {"rope_type": "default"}, "sliding_attenti
         ("gemma3_text", {"rope_parameters": FULL_AND_SLIDING | {"chunked_attention": {}}}, "rope_parameters"),
         ("gemma3_text", {"layer_types": ["linear_attention"] * 4}, "layer_types"),
         ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern"),
+        ("gemma4_text", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
+        ("gemma4_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ("gemma4_text", {"hidden_size_per_layer_input": 256}, "vocab_size_per_layer_input"),
+        ("gemma4_text", {"hidden_size_per_layer_input": -1}, "hidden_size_per_layer_input"),
+        ("gemma4_text", {"num_kv_shared_layers": 1}, "num_kv_shared_layers"),
+        ("gemma4_text", {"num_kv_shared_layers": 4}, "num_kv_shared_layers"),
+        ("gemma4_text", {"num_kv_shared_layers": 10**9}, "num_kv_shared_layers"),
+        ("gemma4_text", {"num_global_key_value_heads": 3, "attention_k_eq_v": True}, "num_kv_heads"),
+        ("gemma4_text", {"global_head_dim": 1024}, "head_dim"),
+        ("gemma4_text", {"per_layer_config": {"0": {"head_dim": 512}}}, "per_layer_config"),
+        ("gemma4_text", {"per_layer_config": {"4": {"head_dim": 512}}}, "per_layer_config"),
+        ("gemma4_text", {"per_layer_config": {"full_attention": {"head_dim": 512}}}, "per_layer_config"),
+        ("gemma4_text", {"per_layer_config": {"3": {"head_dim": "512"}}}, "per_layer_config: 3: head_dim"),
+        ("gemma4_text", {"per_layer_config": {"3": {"sliding_window": 8}}}, "per_layer_config: 3: sliding_window"),
+        ("gemma4_text", {"enable_moe_block": True}, "top_k_experts"),
+        ("gemma4_text", {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 5}, "top_k_experts"),
+        ("gemma4_text", {"rope_parameters": PROPORTIONAL | {"full_attention": {"factor": 2.0}}}, "factor"),
+        ("gemma4", {"text_config": {"model_type": "gemma3_text"}}, "text_config.model_type"),
+        ("gemma4_unified", {"text_config": {"model_type": "gemma4_text"}}, "text_config.model_type"),
         ("granite", {"attention_multiplier": float("inf")}, "attention_multiplier"),
         ("granite", {"logits_scaling": 0.0}, "logit_divisor"),
         ("granite", {"residual_multiplier": -1.0}, "residual_scale"),
@@ -371,6 +396,32 @@ class TestFamilies:
         assert (config.vocab_size, config.num_heads, config.num_kv_heads, config.head_dim) == (262_208, 8, 4, 256)
         assert config.windows[:6] == (1024,) * 5 + (None,)
         assert config.tie_embeddings
+
+    def test_gemma4_as_published(self) -> None:
+        """The keys of the model with 31 B parameters, its vision tower left out."""
+        text = {"attention_k_eq_v": True, "final_logit_softcapping": 30.0, "global_head_dim": 512, "head_dim": 256}
+        text |= {"hidden_size": 5376, "hidden_size_per_layer_input": 0, "intermediate_size": 21504}
+        text |= {"layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 10, "num_attention_heads": 32}
+        text |= {"max_position_embeddings": 262_144, "model_type": "gemma4_text", "num_global_key_value_heads": 4}
+        text |= {"num_hidden_layers": 60, "num_key_value_heads": 16, "rope_parameters": PROPORTIONAL}
+        text |= {"sliding_window": 1024, "use_bidirectional_attention": "vision", "enable_moe_block": False}
+        config = config_from_json(
+            {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gemma4", "text_config": text}
+        )
+        sliding, full = HeadShape(16, 256), HeadShape(4, 512, has_values=False)
+        assert config.layer_heads == ((sliding,) * 5 + (full,)) * 10
+        assert config.windows == ((1024,) * 5 + (None,)) * 10
+        assert config.layer_ropes[:1] == (RopeConfig(theta=1e4),)
+        assert config.rope == RopeConfig(theta=1e6, kind="proportional", rotary_dim=128)
+        assert (config.vocab_size, config.tie_embeddings, config.attention_scale) == (262_144, True, 1.0)
+        assert (config.logit_softcap, config.attention_softcap, config.norm_offset) == (30.0, None, 0.0)
+
+    def test_the_layers_that_share_kv(self) -> None:
+        kinds = [f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding")]
+        config = read("gemma4_text", layer_types=kinds, num_kv_shared_layers=2, use_double_wide_mlp=True)
+        assert config.kv_sources == (0, 1, 0, 1), "the last layer is full, whatever the file says"
+        assert config.layer_mlp_sizes == (96, 96, 192, 192)
+        assert (config.kv_layers, config.kv_windows) == (2, (512, None))
 
     def test_gpt_oss_as_published(self) -> None:
         scaling = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}

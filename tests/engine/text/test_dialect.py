@@ -46,6 +46,8 @@ def dialect(template: str | None, vocabulary: TextTokenizer | None = None, **sou
         (TOOLS + TURNS + HERMES + "<function=f>{}</function>", (), True, CallForm.HERMES),
         (TOOLS + TURNS + "<｜tool▁calls▁begin｜>", (), True, CallForm.DEEPSEEK),
         (TURNS + "<｜tool▁calls▁begin｜>", (), False, CallForm.HERMES),
+        (TOOLS + TURNS + "<|tool_call>call:f{}<tool_call|>", (), True, CallForm.GEMMA),
+        (TOOLS + TURNS, ("<|tool_call>",), True, CallForm.GEMMA),
         (TOOLS + TURNS, ("<｜tool▁calls▁begin｜>",), True, CallForm.DEEPSEEK),
         (TOOLS + TURNS, ("[TOOL_CALLS]",), True, CallForm.MISTRAL),
         (TOOLS + TURNS, ("<|python_tag|>",), True, CallForm.LLAMA),
@@ -69,6 +71,24 @@ def test_channels():
     assert not dialect(channels, tokenizer(special=CHANNEL_MARKERS[1:])).writes_channels
     assert not dialect(TURNS, vocabulary).writes_channels
     assert dialect(TURNS, vocabulary).turn_ends == ()
+
+
+GEMMA = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>", "<|tool_response>", "<turn|>")
+
+
+def test_the_markers_of_gemma4():
+    vocabulary = tokenizer(special=GEMMA)
+    found = dialect(TOOLS + TURNS, vocabulary)
+    assert found.marker_ids == {vocabulary.token_of(marker) for marker in GEMMA[:5]}
+    assert found.turn_ends == (vocabulary.token_of("<|tool_response>"),)
+    assert found.reasoning == Markers("<|channel>", "<channel|>", "thought")
+    assert found.reasoning_ids == (vocabulary.token_of("<|channel>"), vocabulary.token_of("<channel|>"))
+    begin, end = found.reasoning_ids
+    label = vocabulary.encode("thought\n", add_special_tokens=False)
+    assert found.reasons_already(vocabulary, [begin])
+    assert found.reasons_already(vocabulary, [begin, *label])
+    assert not found.reasons_already(vocabulary, [begin, *label, end])
+    assert not found.reasons_already(vocabulary, label)
 
 
 def test_a_template_for_tools_of_its_own_counts():

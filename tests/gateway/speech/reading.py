@@ -1,9 +1,10 @@
 """Texts with calls in each form, and what is read in them."""
 
 import itertools
+import json
 
 from engine.request import FinishReason, TextDelta
-from engine.text.dialect import CallForm
+from engine.text.dialect import CallForm, Markers
 from engine.text.reasoning_span import ReasoningTracker
 from gateway.speech.call_forms import FORMS
 from gateway.speech.calls import CallReader
@@ -12,6 +13,7 @@ from gateway.speech.pieces import Call, ParsedMessage, Piece
 from gateway.speech.reasoning import ReasoningReader
 
 NAMES = {"weather": {"properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}, "time": {}}
+THINK = Markers("<think>", "</think>")
 CALL = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 
 
@@ -33,6 +35,25 @@ def v31(name: str, arguments: str) -> str:
     return f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>"
 
 
+def gemma(value: object, *, quoted_keys: bool = False) -> str:
+    """A value as Gemma 4's chat template writes it."""
+    if isinstance(value, str):
+        return f'<|"|>{value}<|"|>'
+    if isinstance(value, dict):
+        members = (
+            f"{gemma(key) if quoted_keys else key}:{gemma(each, quoted_keys=quoted_keys)}"
+            for key, each in value.items()
+        )
+        return "{" + ",".join(members) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(gemma(each, quoted_keys=quoted_keys) for each in value) + "]"
+    return json.dumps(value)
+
+
+def gemma_call(name: str, arguments: object, *, quoted_keys: bool = False) -> str:
+    return f"<|tool_call>call:{name}{gemma(arguments, quoted_keys=quoted_keys)}<tool_call|>"
+
+
 BEGIN, END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 
 
@@ -51,9 +72,10 @@ def pieces_of(by: Reader, parts: list[str], reason: FinishReason = FinishReason.
     return pieces
 
 
-def thinking(opened: bool, answer: CallReader) -> ReasoningReader:
+def thinking(opened: bool, answer: CallReader, markers: Markers = THINK) -> ReasoningReader:
     """Each character is a token."""
-    tracker = ReasoningTracker("<think>", "</think>", None, lambda char: chr(char).encode(), opened=opened)
+    begin, end = markers.begin, markers.end
+    tracker = ReasoningTracker(begin, end, None, lambda char: chr(char).encode(), opened=opened, label=markers.label)
     return ReasoningReader(tracker, answer)
 
 

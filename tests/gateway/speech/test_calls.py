@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.request import FinishReason
-from engine.text.dialect import CallForm
+from engine.text.dialect import CallForm, Markers
 from gateway.speech.call_forms import FORMS
 from gateway.speech.pieces import CallArguments, CallBegun, ParsedMessage, Reasoning, Text
 from tests.gateway.speech.reading import (
@@ -19,6 +19,7 @@ from tests.gateway.speech.reading import (
     NAMES,
     OSLO,
     called,
+    gemma_call,
     glm,
     pieces_of,
     reader,
@@ -129,6 +130,37 @@ from tests.gateway.speech.reading import (
             f"{BEGIN}{v31('time', '{}')} and{v31('time', '{}')}",
             called(LATE, LATE, text=" and"),
         ),
+        (CallForm.GEMMA, gemma_call("weather", {"city": "Oslo"}), called(OSLO)),
+        (CallForm.GEMMA, gemma_call("weather", {"city": "Oslo"}, quoted_keys=True), called(OSLO)),
+        (CallForm.GEMMA, gemma_call("time", {}), called(LATE)),
+        (
+            CallForm.GEMMA,
+            "Both." + gemma_call("weather", {"city": "Oslo"}) + gemma_call("time", {}),
+            called(OSLO, LATE, text="Both."),
+        ),
+        (CallForm.GEMMA, '<|tool_call> call:weather { city : <|"|>Oslo<|"|> , } <tool_call|>', called(OSLO)),
+        # What comes after the last call's arguments may be missing.
+        (CallForm.GEMMA, gemma_call("weather", {"city": "Oslo"}).removesuffix("call|>"), called(OSLO)),
+        (CallForm.GEMMA, gemma_call("weather", {"city": "Oslo"}).removesuffix("<tool_call|>"), called(OSLO)),
+        (
+            CallForm.GEMMA,
+            gemma_call("time", {"at": [1, {"b": -1.5}, "x", []], "c": {"d": None, "e": True, "f": {}}}),
+            called(("time", '{"at": [1, {"b": -1.5}, "x", []], "c": {"d": null, "e": true, "f": {}}}')),
+        ),
+        # A value without quotes is JSON of the declared type, or text.
+        (
+            CallForm.GEMMA,
+            "<|tool_call>call:weather{city:12,days:12,x:Oslo harbour,y:NaN,z:True}<tool_call|>",
+            called(("weather", '{"city": "12", "days": 12, "x": "Oslo harbour", "y": "NaN", "z": "True"}')),
+        ),
+        # Quotes, braces, commas and the beginnings of markers within a string belong to it.
+        (
+            CallForm.GEMMA,
+            gemma_call("weather", {"city": '"a"<|"<|"|, }<tool_call>\n\\'}),
+            called(("weather", json.dumps({"city": '"a"<|"<|"|, }<tool_call>\n\\'}))),
+        ),
+        (CallForm.GEMMA, gemma_call("storm", {}), ParsedMessage(gemma_call("storm", {}))),
+        (CallForm.GEMMA, f"<|tool_call>{CALL}<tool_call|>", ParsedMessage(f"<|tool_call>{CALL}<tool_call|>")),
         (CallForm.HERMES, f"<tool_call>{CALL}</tool_call>\n", called(OSLO)),
         (CallForm.HERMES, f"<tool_call>\n{CALL}", called(OSLO)),
         (CallForm.HERMES, f"<tool_call>\n{CALL[:-1]}", called(OSLO)),
@@ -335,6 +367,8 @@ def test_whatever_the_arguments_are_they_are_told_whole(calls, form, ascii_only,
             write = v3 if indent else v31
             each = (write(name, json.dumps(arguments, ensure_ascii=ascii_only)) for name, arguments in calls)
             text = BEGIN + "\n".join(each) + END
+        case CallForm.GEMMA:
+            text = "".join(gemma_call(name, arguments, quoted_keys=True) for name, arguments in calls)
         case CallForm.GLM:
             text = "\n".join(
                 f"<tool_call>{name}\n"
@@ -377,6 +411,32 @@ def test_text_without_a_call_is_what_it_was(text, form, data):
 def test_reasoning_is_a_span_at_the_beginning(opened, text, expected):
     for parts in ([text], list(text)):
         assert spoken(thinking(opened, reader(CallForm.HERMES)), *parts) == expected
+
+
+@pytest.mark.parametrize(
+    ("opened", "text", "expected"),
+    [
+        (False, "<|channel>thought\nso\n<channel|>yes", ParsedMessage("yes", "so")),
+        (False, "<|channel>thought\n<channel|>yes", ParsedMessage("yes")),
+        (False, "<|channel>thought<channel|>yes", ParsedMessage("yes")),
+        (False, "<|channel>though<channel|>yes", ParsedMessage("yes", "though")),
+        (False, "<|channel>", ParsedMessage()),
+        (False, "<|channel>tho", ParsedMessage(None, "tho")),
+        (False, "<|channel>thought", ParsedMessage()),
+        (False, "<|channel>thoughtful", ParsedMessage(None, "ful")),
+        (False, "<|channel>\nthought\nthought", ParsedMessage(None, "thought")),
+        (True, "thought of it<channel|>yes", ParsedMessage("yes", "thought of it")),
+        (
+            False,
+            "<|channel>thought\nso\n<channel|>" + gemma_call("weather", {"city": "Oslo"}),
+            ParsedMessage(None, "so", called(OSLO).calls),
+        ),
+    ],
+)
+def test_the_label_of_a_channel_is_no_reasoning(opened, text, expected):
+    channel = Markers("<|channel>", "<channel|>", "thought")
+    for parts in ([text], list(text)):
+        assert spoken(thinking(opened, reader(CallForm.GEMMA), channel), *parts) == expected
 
 
 def test_reasoning_comes_out_at_once():

@@ -38,6 +38,12 @@ from tests.gateway.speech.reading import (
         (CallForm.DEEPSEEK, v31("time", "time\n```json\n{}\n```")),
         (CallForm.DEEPSEEK, v3("time", "")),
         (CallForm.DEEPSEEK, "<｜tool▁call▁begin｜>" * 100),
+        (CallForm.GEMMA, "<|tool_call>"),
+        (CallForm.GEMMA, "<|tool_call>call:"),
+        (CallForm.GEMMA, "<|tool_call>weather{}<tool_call|>"),
+        (CallForm.GEMMA, "<|tool_call>call:weather<tool_call|>"),
+        (CallForm.GEMMA, "<|tool_call>call:weather[]<tool_call|>"),
+        (CallForm.GEMMA, "<|tool_call>call:" * 100),
     ],
 )
 def test_what_looks_like_a_call_between_markers_is_text(form, text):
@@ -54,6 +60,12 @@ def test_what_looks_like_a_call_between_markers_is_text(form, text):
         (CallForm.QWEN_XML, "<function=weather></tool_call>", "", "</tool_call>"),
         (CallForm.QWEN_XML, f"<function=weather>{xml('time')}", "", None),
         (CallForm.DEEPSEEK, BEGIN + v31("weather", '{"city": Oslo}'), '{"city": ', "Oslo}<｜tool▁call▁end｜>"),
+        (CallForm.GEMMA, '<|tool_call>call:weather{city:<|"|>Os', '{"city": "Os', None),
+        (CallForm.GEMMA, "<|tool_call>call:weather{city", "", "city"),
+        (CallForm.GEMMA, "<|tool_call>call:weather{city:,days:1}", '{"city": ', ",days:1}"),
+        (CallForm.GEMMA, "<|tool_call>call:weather{city:<b>}", '{"city": ', "<b>}"),
+        (CallForm.GEMMA, "<|tool_call>call:weather{x:" + "[" * 100, '{"x": ' + "[" * 64, "[" * 36),
+        (CallForm.GEMMA, "<|tool_call>call:weather{:1}", "", ":1}"),
         (CallForm.DEEPSEEK, BEGIN + '<｜tool▁call▁begin｜>weather<｜tool▁sep｜>{"city": "Os', '{"city": "Os', None),
     ],
 )

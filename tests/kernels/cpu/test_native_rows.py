@@ -73,6 +73,7 @@ def rotate(
     metadata: AttentionMetadata,
     angles: Tensor,
     norms: tuple[Tensor, Tensor] | None,
+    value_norm: Tensor | None = None,
 ) -> Tensor:
     """tp_rotate_and_store of qkv [T, Hq + 2 Hkv, D]: what it leaves there. angles [positions, half]."""
     tokens, count, head_dim = qkv.shape
@@ -88,6 +89,8 @@ def rotate(
         kv=KV.INT8 if int8 else KV.BF16,
         query_norm=None if norms is None else norms[0].data_ptr(),
         key_norm=None if norms is None else norms[1].data_ptr(),
+        value_norm=None if value_norm is None else value_norm.data_ptr(),
+        kv_block_bytes=kv_layer.stride(0) * kv_layer.element_size(),
         rotary_half=angles.shape[1],
         cos=cos.data_ptr(),
         sin=sin.data_ptr(),
@@ -141,6 +144,29 @@ def test_rotate_and_store(
         assert torch.equal(kv.view(torch.int16), stored.view(torch.int16))
         assert torch.equal(again, actual), "what is left in qkv is the same, however KV is kept"
         assert torch.equal(blocks, poisoned_int8(stored))
+
+
+@pytest.mark.parametrize("level", vector_levels(), ids=lambda level: level.name)
+@pytest.mark.parametrize("head_dim", [16, 40, 512])
+def test_normed_values_in_blocks_with_other_layers(level: Level, head_dim: int) -> None:
+    """A block has other layers' numbers before and after those of this one, which stay as they are."""
+    metadata = metadata_of([(3, 20), (17, 17)], 0)
+    qkv = random(20, 4, head_dim, seed=1)
+    angles, weight = random(100, head_dim // 2, seed=2).float(), random(head_dim, seed=3).float()
+    dense = poisoned_kv(metadata, 1, head_dim, 0)
+    numbers = dense[0].numel()
+    around = torch.full((len(dense), numbers + 48), 7.0, dtype=bf16)
+    mixed = around[:, 32 : 32 + numbers].view(dense.shape)
+    mixed.copy_(dense)
+    with using(level, 2) as library:
+        plain = rotate(library, qkv, dense.clone(), metadata, angles, None)
+        actual = rotate(library, qkv, dense, metadata, angles, None, weight)
+        assert torch.equal(rotate(library, qkv, mixed, metadata, angles, None, weight), actual)
+    assert torch.equal(actual[:, :3], plain[:, :3])
+    assert_close(actual[:, 3:], normed(qkv[:, 3:], weight, 1e-5))
+    assert torch.equal(mixed.contiguous().view(torch.int16), dense.view(torch.int16))
+    assert (around[:, :32] == 7).all()
+    assert (around[:, 32 + numbers :] == 7).all()
 
 
 @pytest.mark.parametrize("level", vector_levels(), ids=lambda level: level.name)

@@ -59,6 +59,7 @@ class Family:
     defaults: values of keys that a file may leave out, as in transformers' config class.
     names: for modules of a layer with other names than Llama's, a pattern (`re.fullmatch`) and Llama's name, as a
         replacement template.
+    sparse_names: the same, for layers with experts.
     fused: modules whose rows are those of several of Llama's, one after the other.
     splits: modules whose rows are those of several others, in any order.
     stacked: tensors of all experts by their names within a layer.
@@ -76,6 +77,7 @@ class Family:
     understood: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    sparse_names: Mapping[str, str] = field(default_factory=dict)
     fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     splits: Callable[[ModelConfig], Splits] = no_splits
     stacked: Mapping[str, Stacked] = field(default_factory=dict)
@@ -126,9 +128,15 @@ def windows_by_type(keys: Keys, slides: list[bool], absent: int | None = 4096) -
 
 
 def ropes_by_type(
-    keys: Keys, dims: Dims, slides: list[bool], full_theta: float, sliding_theta_key: str, sliding_theta: float
+    keys: Keys,
+    dims: Dims,
+    slides: list[bool],
+    full_theta: float,
+    sliding_theta_key: str,
+    sliding_theta: float,
+    full_head_dim: int | None = None,
 ) -> Fields:
-    """The ropes of sliding and of full layers.
+    """The ropes of sliding and of full layers. `full_head_dim`: head size of the latter, if it is another.
 
     transformers 5 writes `rope_parameters` with one object for each layer type. Before, `rope_theta` and `rope_scaling`
     belonged to full layers, and `sliding_theta_key` was the base of sliding ones, which are never scaled.
@@ -141,7 +149,7 @@ def ropes_by_type(
     else:
         full = _of_type(keys, "full_attention", full_theta)
         sliding = _of_type(keys, "sliding_attention", sliding_theta)
-    full_rope, max_position = rope_from_config(full, dims.head_dim)
+    full_rope, max_position = rope_from_config(full, full_head_dim or dims.head_dim)
     sliding_rope, _ = rope_from_config(sliding, dims.head_dim)
     ropes: tuple[RopeConfig, ...] = tuple(sliding_rope if slide else full_rope for slide in slides)
     return {"rope": full_rope, "max_position": max_position, "layer_ropes": ropes if any(slides) else ()}

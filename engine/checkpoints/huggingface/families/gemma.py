@@ -19,19 +19,19 @@ from engine.models.config import Activation
 
 def _gemma2(keys: Keys, dims: Dims) -> Fields:
     slides = layer_types(keys, dims) or [index % 2 == 0 for index in range(dims.num_layers)]
-    softcaps = _softcaps(keys, scores=50.0, logits=30.0)
-    return {**_common(keys, dims), "windows": windows_by_type(keys, slides), **softcaps, **rope_fields(keys, dims)}
+    caps = softcaps(keys, scores=50.0, logits=30.0)
+    return {**_common(keys, dims), "windows": windows_by_type(keys, slides), **caps, **rope_fields(keys, dims)}
 
 
 def _gemma3(keys: Keys, dims: Dims) -> Fields:
     interval = keys.size("sliding_window_pattern", 6)
     slides = layer_types(keys, dims) or [(index + 1) % interval != 0 for index in range(dims.num_layers)]
-    softcaps = _softcaps(keys, scores=None, logits=None)
+    caps = softcaps(keys, scores=None, logits=None)
     ropes = ropes_by_type(keys, dims, slides, 1_000_000.0, "rope_local_base_freq", 10_000.0)
-    return {**_common(keys, dims), "qk_norm": True, "windows": windows_by_type(keys, slides), **softcaps, **ropes}
+    return {**_common(keys, dims), "qk_norm": True, "windows": windows_by_type(keys, slides), **caps, **ropes}
 
 
-def _softcaps(keys: Keys, scores: float | None, logits: float | None) -> Fields:
+def softcaps(keys: Keys, scores: float | None, logits: float | None) -> Fields:
     """Softcaps of scores and logits with their defaults. A null in the file turns one off."""
     defaults = {"attn_logit_softcapping": scores, "final_logit_softcapping": logits}
     caps = {name: keys.optional_number(name) if name in keys.values else cap for name, cap in defaults.items()}
@@ -68,7 +68,7 @@ _NAMES = {
     "pre_feedforward_layernorm": "post_attention_layernorm",
     "post_feedforward_layernorm": "mlp_output_norm",
 }
-_ACTIVATIONS: Mapping[str, Activation] = {"gelu_pytorch_tanh": "gelu_tanh"}
+ACTIVATIONS: Mapping[str, Activation] = {"gelu_pytorch_tanh": "gelu_tanh"}
 
 GEMMA3: dict[str, Any] = {
     "fields": _gemma3,
@@ -84,7 +84,7 @@ GEMMA3: dict[str, Any] = {
     },
     "names": _NAMES,
     "activation_key": "hidden_activation",
-    "activations": _ACTIVATIONS,
+    "activations": ACTIVATIONS,
 }
 """The description of Gemma 3's text, alone or in a multimodal model. Its files leave out most keys."""
 
@@ -97,7 +97,7 @@ FAMILIES = (
         defaults=_DEFAULTS,
         names=_NAMES,
         activation_key="hidden_activation",
-        activations=_ACTIVATIONS,
+        activations=ACTIVATIONS,
     ),
     Family("gemma3_text", "Gemma3ForCausalLM", **GEMMA3),
 )

@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 11;
+constexpr int32_t TP_ABI = 12;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -113,7 +113,7 @@ struct TpRows {
     int64_t block_table_stride;
 };
 
-// Storage format of a layer's KV: dense blocks of 16 tokens. Slots past a row's context are not used.
+// Storage format of a layer's KV: blocks of 16 tokens. Slots past a row's context are not used.
 enum TpKv : int32_t {
     TP_KV_BF16 = 0,  // [N, 16, 2, Hkv, D]
     TP_KV_INT8 = 1,  // of each block [16, 2, Hkv, D] int8 from -127 to 127, then scales [Hkv, 2, 16] bf16: a number
@@ -126,16 +126,18 @@ struct TpHeads {
     int32_t kv;  // TpKv
     const float* query_norm;  // [D] each, or null: RMS norm weights applied to each head before rotation
     const float* key_norm;
+    const float* value_norm;  // [D] or null: of each head's values, which are not rotated
     int64_t rotary_half;      // pairs (i, i + half) rotate; dimensions past 2 x half are unchanged
     const float* cos;         // [positions, rotary_half]
     const float* sin;
     float score_scale;        // of scores; 0: 1/sqrt(D)
     float softcap;            // scores become softcap x tanh(score / softcap); 0: they stay as they are
     const float* sinks;       // [Hq] or null: a scaled score of each head that only adds to the softmax's denominator
+    int64_t kv_block_bytes;   // from a block of the layer's KV to the next; 0: they are dense
 };
 
-// qkv bf16 [T, (Hq + 2 Hkv) D], rows `qkv_stride` apart: norms and rotates queries and keys in place, and stores keys and
-// values in `kv_layer` at their tokens' slots.
+// qkv bf16 [T, (Hq + 2 Hkv) D], rows `qkv_stride` apart: norms and rotates queries and keys in place, norms values, and stores
+// keys and values in `kv_layer` at their tokens' slots. Without KV heads, of queries alone.
 void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv, int64_t qkv_stride, void* kv_layer);
 
 // Causal attention of the queries in qkv over the paged KV; out bf16 [T, Hq D]. `window`: a token at p attends to

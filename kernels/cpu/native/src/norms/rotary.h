@@ -12,18 +12,25 @@ constexpr int64_t MOST_HEAD_DIM = 512;
 
 // Where a layer's keys and values lie, in bytes: see `TpKv`.
 struct KvLayout {
-    int64_t head, token, block;  // bytes of a key or value, of a token, of a block
-    int64_t scales;              // where they begin in a block; it ends there where there are none
+    int64_t head, token, block;  // bytes of a key or value, of a token, and from a block to the next
+    int64_t scales;              // where they begin in a block, if it has some
+    bool scaled;
 
     explicit KvLayout(const TpHeads& heads)
         : head(heads.head_dim * (heads.kv == TP_KV_INT8 ? 1 : 2)),
           token(2 * heads.kv_heads * head),
-          block(BLOCK_TOKENS * token + (heads.kv == TP_KV_INT8 ? heads.kv_heads * SCALES * 2 : 0)),
-          scales(BLOCK_TOKENS * token) {}
+          block(heads.kv_block_bytes > 0 ? heads.kv_block_bytes : BLOCK_TOKENS * token + bytes_of_scales(heads)),
+          scales(BLOCK_TOKENS * token),
+          scaled(heads.kv == TP_KV_INT8) {}
 
     int64_t values() const { return token / 2; }  // after the token's keys
 
     static constexpr int64_t SCALES = 2 * BLOCK_TOKENS;  // of a head in a block: of its keys, then of its values
+
+  private:
+    static int64_t bytes_of_scales(const TpHeads& heads) {
+        return heads.kv == TP_KV_INT8 ? heads.kv_heads * SCALES * 2 : 0;
+    }
 };
 
 struct Rotation {

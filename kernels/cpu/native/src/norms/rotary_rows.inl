@@ -126,6 +126,11 @@ inline void rotate_token(const Rotation& rotation, int64_t token, int64_t positi
         make_head(heads, key + i * dims, heads.key_norm, position, head);
         store_head(head, dims, key + i * dims);
     }
+    for (int64_t i = heads.kv_heads; heads.value_norm != nullptr && i < 2 * heads.kv_heads; ++i) {
+        load_head(key + i * dims, dims, head);
+        norm_head(head, dims, heads.value_norm, heads.norm_eps);
+        store_head(head, dims, key + i * dims);
+    }
     if (heads.kv == TP_KV_BF16) {
         std::memcpy(slot, key, static_cast<size_t>(2 * of_keys) * sizeof(uint16_t));  // values follow keys in both
         return;
