@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 11
+ABI = 12
 """TP_ABI."""
 
 
@@ -130,6 +130,7 @@ class Delta(Structure):
         ("key_dim", c_int64),
         ("value_dim", c_int64),
         ("taps", c_int64),
+        ("tiled", c_int64),
         ("convolution", c_void_p),
         ("decay_rate", c_void_p),
         ("step_bias", c_void_p),

@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 11;
+constexpr int32_t TP_ABI = 12;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -153,6 +153,7 @@ void tp_rms_norm(const float* x, int64_t x_stride, int64_t rows, int64_t width, 
 // A gated delta net (Yang et al., arXiv 2412.06464) with C = 2 Hk Dk + Hv Dv channels; see `kernels.delta`.
 struct TpDelta {
     int64_t key_heads, value_heads, key_dim, value_dim, taps;  // dimensions are multiples of 16, at most 512
+    int64_t tiled;             // whether value head v has key head v % Hk, else v / (Hv / Hk)
     const float* convolution;  // [taps, C]
     const float* decay_rate;   // [Hv]: -exp(A)
     const float* step_bias;    // [Hv]
