@@ -1,7 +1,7 @@
 """The values of a gated delta net: its sizes, the layout of its state, and the states of a step's rows. No torch.
 
-T tokens, R rows, H hidden size as in `kernels.ops`; Hk key heads and Hv value heads, each key head of Hv / Hk
-consecutive value heads; Dk and Dv their dimensions; C = 2 Hk Dk + Hv Dv channels of queries, keys and values; W taps of
+T tokens, R rows, H hidden size as in `kernels.ops`; Hk key heads and Hv value heads, each key head of Hv / Hk value
+heads; Dk and Dv their dimensions; C = 2 Hk Dk + Hv Dv channels of queries, keys and values; W taps of
 the convolution.
 """
 
@@ -15,13 +15,17 @@ from kernels.arrays import Floats, Ints
 @dataclass(frozen=True, slots=True)
 class DeltaShape:
     """Sizes of the gated delta nets of a model. A layer's state of a sequence is `words` float32: the last W - 1 inputs
-    of the convolution [W - 1, C], oldest first, then the memory [Hv, Dk, Dv]."""
+    of the convolution [W - 1, C], oldest first, then the memory [Hv, Dk, Dv].
+
+    tiled: value head v has key head v % Hk, as in GGUF files; else v // (Hv / Hk).
+    """
 
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
     taps: int
+    tiled: bool = False
 
     @property
     def channels(self) -> int:

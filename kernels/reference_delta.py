@@ -94,11 +94,9 @@ def gated_delta(
     convolved, kept = convolve(mixed[:, : shape.channels], state.kept, vectors.convolution.float())
     keys = shape.key_heads * shape.key_dim
     query, key, value = torch.split(convolved, [keys, keys, shape.values], dim=1)
-    group = shape.value_heads // shape.key_heads
-    query, key = (
-        l2_norm(part.reshape(tokens, shape.key_heads, shape.key_dim)).repeat_interleave(group, dim=1)
-        for part in (query, key)
-    )
+    value_heads = torch.arange(shape.value_heads)
+    key_head = value_heads % shape.key_heads if shape.tiled else value_heads * shape.key_heads // shape.value_heads
+    query, key = (l2_norm(part.reshape(tokens, shape.key_heads, shape.key_dim))[:, key_head] for part in (query, key))
     beta, step = gates.chunk(2, dim=1)
     rate, bias = vectors.decay_rate.float(), vectors.step_bias.float()
     read, memory = delta_rule(

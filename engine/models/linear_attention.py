@@ -14,17 +14,19 @@ MAX_TAPS = 16
 @dataclass(frozen=True, slots=True)
 class LinearAttentionConfig:
     """Gated delta nets (Yang et al., arXiv 2412.06464) in place of attention: of `key_heads` heads of queries and keys,
-    each for `value_heads / key_heads` heads of values, after a causal convolution of `taps` tokens."""
+    each for `value_heads / key_heads` heads of values, after a causal convolution of `taps` tokens. `tiled`: see
+    `DeltaShape`."""
 
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
     taps: int
+    tiled: bool = False
 
     @property
     def shape(self) -> DeltaShape:
-        return DeltaShape(self.key_heads, self.value_heads, self.key_dim, self.value_dim, self.taps)
+        return DeltaShape(self.key_heads, self.value_heads, self.key_dim, self.value_dim, self.taps, self.tiled)
 
     def flaw(self) -> str | None:
         """Why a model with these values cannot be served; None if it can."""

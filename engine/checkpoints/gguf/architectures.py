@@ -4,49 +4,22 @@ Norm weights of Gemma have their offset of 1 in them.
 """
 
 import math
-from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import replace
 
+from engine.checkpoints.gguf.architecture import Architecture, Dims, Fields
+from engine.checkpoints.gguf.deepseek2 import DEEPSEEK2
+from engine.checkpoints.gguf.expert_keys import (
+    EXPERT_KEYS,
+    GROUP_KEYS,
+    SIGMOID_KEYS,
+    experts_fields,
+    sigmoid_experts,
+)
+from engine.checkpoints.gguf.hybrid import HYBRID_ARCHITECTURES
 from engine.checkpoints.json_keys import Keys
 from engine.models.config import RopeConfig
-from engine.models.experts import MAX_EXPERTS, ExpertsConfig
-from kernels.weights import RoutingRule
-
-Fields = dict[str, Any]
-"""Fields of a `ModelConfig` by name."""
-RopeRows = Literal["half split", "interleaved"]
-
-
-@dataclass(frozen=True, slots=True)
-class Dims:
-    """Values that every architecture states. tensors: names of the file's tensors."""
-
-    hidden_size: int
-    num_layers: int
-    num_heads: int
-    head_dim: int
-    rope: RopeConfig
-    tensors: Container[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One value of `general.architecture`.
-
-    family: the name in a `ModelConfig`. fields: those of the `ModelConfig` that differ from Llama's. understood: keys
-    besides those of every architecture. names: Llama's names of a layer's tensors, by GGUF's, where they differ. fused:
-    tensors that hold the rows of several of Llama's, one after the other. rope_rows: the order of the rows of q and k.
-    draft_layers: the last `nextn_predict_layers` layers draft (multi-token prediction) and are not loaded.
-    """
-
-    family: str
-    fields: Callable[[Keys, Dims], Fields]
-    understood: frozenset[str] = frozenset()
-    names: Mapping[str, str] = field(default_factory=dict)
-    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    rope_rows: RopeRows = "half split"
-    draft_layers: bool = False
+from engine.models.experts import MAX_EXPERTS
 
 
 def _llama(keys: Keys, dims: Dims) -> Fields:
@@ -54,7 +27,7 @@ def _llama(keys: Keys, dims: Dims) -> Fields:
     if not keys.size("expert_count", 0, minimum=0, maximum=MAX_EXPERTS):
         return {}
     size = keys.size("feed_forward_length")
-    return {"family": "mixtral", **_experts(keys, dims, renormalise=True, size=size)}
+    return {"family": "mixtral", **experts_fields(keys, dims, renormalise=True, size=size)}
 
 
 def _qwen2(keys: Keys, dims: Dims) -> Fields:
@@ -67,11 +40,11 @@ def _qwen3(keys: Keys, dims: Dims) -> Fields:
 
 def _qwen2_moe(keys: Keys, dims: Dims) -> Fields:
     shared = keys.size("expert_shared_feed_forward_length", 0, minimum=0)
-    return {"qkv_bias": True, **_experts(keys, dims, renormalise=False, shared_size=shared)}
+    return {"qkv_bias": True, **experts_fields(keys, dims, renormalise=False, shared_size=shared)}
 
 
 def _qwen3_moe(keys: Keys, dims: Dims) -> Fields:
-    return {"qk_norm": True, **_experts(keys, dims, renormalise=True)}
+    return {"qk_norm": True, **experts_fields(keys, dims, renormalise=True)}
 
 
 def _gpt_oss(keys: Keys, dims: Dims) -> Fields:
@@ -83,33 +56,14 @@ def _gpt_oss(keys: Keys, dims: Dims) -> Fields:
         "activation": "clamped_swiglu",
         "windows": tuple(window if index % 2 == 0 else None for index in range(dims.num_layers)),
         "rope": replace(dims.rope, truncate=False),
-        **_experts(keys, dims, renormalise=True, bias=True),
+        **experts_fields(keys, dims, renormalise=True, bias=True),
     }
-
-
-def _experts(
-    keys: Keys, dims: Dims, *, renormalise: bool, size: int | None = None, shared_size: int = 0, bias: bool = False
-) -> Fields:
-    count = keys.size("expert_count", maximum=MAX_EXPERTS)
-    experts = ExpertsConfig(
-        count=count,
-        per_token=keys.size("expert_used_count", maximum=count),
-        size=size or keys.size("expert_feed_forward_length"),
-        renormalise=renormalise,
-        shared_size=shared_size,
-        bias=bias,
-    )
-    return {"experts": experts, "sparse_layers": (True,) * dims.num_layers}
-
-
-_SIGMOID = 2
-"""The sigmoid among the values of `expert_gating_func`."""
 
 
 def _glm4_moe(keys: Keys, dims: Dims) -> Fields:
     first = keys.size("leading_dense_block_count", 0, minimum=0)
     size = keys.size("expert_feed_forward_length")
-    experts = _sigmoid_experts(
+    experts = sigmoid_experts(
         keys, size, keys.flag("expert_weights_norm"), keys.size("expert_shared_count", 0, minimum=0) * size
     )
     return {
@@ -120,33 +74,9 @@ def _glm4_moe(keys: Keys, dims: Dims) -> Fields:
 
 
 def _minimax_m2(keys: Keys, dims: Dims) -> Fields:
-    experts = _sigmoid_experts(keys, keys.size("expert_feed_forward_length"), renormalise=True, shared_size=0)
+    experts = sigmoid_experts(keys, keys.size("expert_feed_forward_length"), renormalise=True, shared_size=0)
     norms = {"qk_norm": True, "qk_norm_whole": True}
     return {**norms, "experts": experts, "sparse_layers": (True,) * dims.num_layers}
-
-
-def _sigmoid_experts(keys: Keys, size: int, renormalise: bool, shared_size: int) -> ExpertsConfig:
-    """Experts with the router of DeepSeek-V3."""
-    if keys.size("expert_gating_func", _SIGMOID) != _SIGMOID:
-        raise keys.refuse("expert_gating_func", f"{keys.values['expert_gating_func']} is not {_SIGMOID}, a sigmoid")
-    count = keys.size("expert_count", maximum=MAX_EXPERTS)
-    rule = RoutingRule(
-        scoring="sigmoid",
-        scale=keys.number("expert_weights_scale", 1.0),
-        groups=keys.size("expert_group_count", 1, maximum=MAX_EXPERTS),
-        groups_per_token=keys.size("expert_group_used_count", 1, maximum=MAX_EXPERTS),
-        group_best=2,
-    )
-    return ExpertsConfig(
-        count=count,
-        per_token=keys.size("expert_used_count", maximum=count),
-        size=size,
-        renormalise=renormalise,
-        shared_size=shared_size,
-        rule=rule,
-        choice_bias=True,
-        shared_gate=False,
-    )
 
 
 def _olmo2(keys: Keys, dims: Dims) -> Fields:
@@ -210,9 +140,6 @@ def _gemma3(keys: Keys, dims: Dims) -> Fields:
     }
 
 
-_EXPERT_KEYS = frozenset({"expert_count", "expert_used_count", "expert_feed_forward_length"})
-_SIGMOID_KEYS = _EXPERT_KEYS | {"expert_gating_func", "expert_weights_scale", "expert_weights_norm"}
-_GROUP_KEYS = frozenset({"expert_group_count", "expert_group_used_count", "expert_shared_count"})
 _SOFTCAPS = frozenset({"attn_logit_softcapping", "final_logit_softcapping"})
 _NORMS_AFTER = {"post_attention_norm": "attention_output_norm", "post_ffw_norm": "mlp_output_norm"}
 _GATE_UP = {"ffn_up": ("mlp.gate_proj", "mlp.up_proj")}
@@ -222,10 +149,10 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture("llama", _llama, frozenset({"expert_count", "expert_used_count"}), rope_rows="interleaved"),
     "qwen2": Architecture("qwen2", _qwen2),
     "qwen3": Architecture("qwen3", _qwen3),
-    "qwen2moe": Architecture("qwen2_moe", _qwen2_moe, _EXPERT_KEYS | {"expert_shared_feed_forward_length"}),
-    "qwen3moe": Architecture("qwen3_moe", _qwen3_moe, _EXPERT_KEYS),
+    "qwen2moe": Architecture("qwen2_moe", _qwen2_moe, EXPERT_KEYS | {"expert_shared_feed_forward_length"}),
+    "qwen3moe": Architecture("qwen3_moe", _qwen3_moe, EXPERT_KEYS),
     "gpt-oss": Architecture(
-        "gpt_oss", _gpt_oss, _EXPERT_KEYS, names={"post_attention_norm": "post_attention_layernorm"}
+        "gpt_oss", _gpt_oss, EXPERT_KEYS, names={"post_attention_norm": "post_attention_layernorm"}
     ),
     "olmo2": Architecture("olmo2", _olmo2, names=_NORMS_AFTER),
     "phi3": Architecture(
@@ -239,11 +166,13 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "glm4moe": Architecture(
         "glm4_moe",
         _glm4_moe,
-        _SIGMOID_KEYS | _GROUP_KEYS | {"leading_dense_block_count", "nextn_predict_layers"},
+        SIGMOID_KEYS | GROUP_KEYS | {"leading_dense_block_count", "nextn_predict_layers"},
         names={"post_attention_norm": "post_attention_layernorm"},
         draft_layers=True,
     ),
-    "minimax-m2": Architecture("minimax_m2", _minimax_m2, _SIGMOID_KEYS),
+    "minimax-m2": Architecture("minimax_m2", _minimax_m2, SIGMOID_KEYS),
+    "deepseek2": DEEPSEEK2,
+    **HYBRID_ARCHITECTURES,
     "gemma2": Architecture("gemma2", _gemma2, _SOFTCAPS, names=_NORMS_AFTER),
     "gemma3": Architecture("gemma3_text", _gemma3, _SOFTCAPS | {"rope.freq_base_swa"}, names=_NORMS_AFTER),
 }

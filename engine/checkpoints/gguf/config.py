@@ -6,7 +6,8 @@ Keys under the architecture's name are its hyper-parameters: an unknown one reje
 import math
 from dataclasses import dataclass, replace
 
-from engine.checkpoints.gguf.architectures import ARCHITECTURES, Architecture, Dims, Fields
+from engine.checkpoints.gguf.architecture import Architecture, Dims, Fields
+from engine.checkpoints.gguf.architectures import ARCHITECTURES
 from engine.checkpoints.gguf.header import Header
 from engine.checkpoints.json_keys import Keys
 from engine.models.config import MAX_LAYERS, MAX_ROPE_FACTOR, ModelConfig, RopeConfig, UnsupportedCheckpoint
@@ -61,9 +62,7 @@ def config_from_gguf(header: Header, divisors: Divisors) -> ModelConfig:
     layers = keys.size("block_count", maximum=MAX_LAYERS)
     if architecture.draft_layers:
         layers -= keys.size("nextn_predict_layers", 0, minimum=0, maximum=layers - 1)
-    head_dim = keys.optional_size("attention.key_length") or hidden // heads
-    if keys.size("attention.value_length", head_dim) != head_dim:
-        raise keys.refuse("attention.value_length", f"is not the key length {head_dim}")
+    head_dim = _head_dim(keys, architecture, hidden // heads)
     rope, max_position = _rope(keys, architecture.family, head_dim, divisors)
     tensors = header.tensors
     common: Fields = {
@@ -93,6 +92,15 @@ def config_from_gguf(header: Header, divisors: Divisors) -> ModelConfig:
     return ModelConfig(**(common | windows | own))
 
 
+def _head_dim(keys: Keys, architecture: Architecture, default: int) -> int:
+    if architecture.latent:  # newer files state the length of a key in the cache, and with it that of a head's
+        return keys.optional_size("attention.key_length_mla") or keys.size("attention.key_length")
+    head_dim = keys.optional_size("attention.key_length") or default
+    if keys.size("attention.value_length", head_dim) != head_dim:
+        raise keys.refuse("attention.value_length", f"is not the key length {head_dim}")
+    return head_dim
+
+
 def architecture_of(everything: Keys) -> tuple[Architecture, Keys]:
     """The architecture of a file's metadata, and the keys under its name without that prefix."""
     name = everything.text("general.architecture")
@@ -109,7 +117,7 @@ def architecture_of(everything: Keys) -> tuple[Architecture, Keys]:
             raise keys.refuse(key, "is not understood")
     if not keys.flag("attention.causal", True):
         raise keys.refuse("attention.causal", "false: only decoders are served")
-    return ARCHITECTURES[name], keys
+    return ARCHITECTURES[name], Keys({**ARCHITECTURES[name].defaults, **values}, keys.prefix)
 
 
 def _rope(keys: Keys, family: str, head_dim: int, divisors: Divisors) -> tuple[RopeConfig, int]:

@@ -1,14 +1,15 @@
 """A GGUF file: weights, hyper-parameters, tokenizer and chat template in one."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from engine.checkpoints.gguf.config import Divisors, architecture_of, config_from_gguf
-from engine.checkpoints.gguf.header import BlockType, Header
+from engine.checkpoints.gguf.header import BlockType, Header, TensorInfo
+from engine.checkpoints.gguf.latents import joined, taken_pairs
 from engine.checkpoints.gguf.names import LONG_DIVISORS, ROPE_DIVISORS, SHORT_DIVISORS, StoredPart, layout_parts
 from engine.checkpoints.gguf.parts import PlacedTensor, open_parts, tensors_of
 from engine.checkpoints.gguf.quants import expand
@@ -60,12 +61,10 @@ class GGUFCheckpoint:
         self._config = config_from_gguf(header, Divisors(plain, short or (), long or ()))
         self._architecture, _ = architecture_of(Keys(self._metadata, "metadata: "))
         self._file_of = {name: placed.part for name, placed in weights.items()}
-        self._stored = {
-            name: part
-            for placed in weights.values()
-            for name, part in layout_parts(placed.info, self._architecture, self._config)
-        }
-        check_tensors(self._config, {name: info.shape for name, info in self._stored.items()})
+        self._stored = self._parts_of(placed.info for placed in weights.values())
+        self._pairs = taken_pairs(self._stored, self._config)
+        shapes = {name: part.shape for name, part in self._stored.items()}
+        check_tensors(self._config, shapes | {name: pair.shape for name, pair in self._pairs.items()})
 
     @property
     def path(self) -> Path:
@@ -100,16 +99,19 @@ class GGUFCheckpoint:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(part.bytes for part in self._stored.values())
+        return sum(part.bytes for part in self._stored.values()) + sum(pair.bytes for pair in self._pairs.values())
 
     def tensors(self, dtype: Dtype, without: Collection[str] = frozenset()) -> Iterator[tuple[str, Array]]:
         """Every weight in `dtype` except for `without`; memory-mapped if the file has that dtype."""
         for name, part in self._stored.items():
             if name in without:
                 continue
-            raw = self.raw_tensor(name)
-            yield name, expand(raw.rows, raw.type, FLOAT32 if is_wide(name) else dtype)
+            yield name, self._numbers_of(part, FLOAT32 if is_wide(name) else dtype)
             self._file_of[part.info.name].let_go()
+        for name, pair in self._pairs.items():
+            yield name, joined(self._numbers_of(pair.key, dtype), self._numbers_of(pair.value, dtype))
+            self._file_of[pair.key.info.name].let_go()
+            self._file_of[pair.value.info.name].let_go()
 
     def stored(self, names: Collection[str]) -> Iterator[tuple[str, StoredWeight]]:
         """The named matrices as blocks; memory-mapped unless their rows are reordered."""
@@ -123,15 +125,33 @@ class GGUFCheckpoint:
 
     def raw_tensor(self, name: str) -> RawTensor:
         """The stored blocks of the weight with that Hugging Face name. A block never spans two rows."""
-        part, config = self._stored[name], self._config
+        return self._raw(self._stored[name])
+
+    def _raw(self, part: StoredPart) -> RawTensor:
         rows = _rows(PlacedTensor(self._file_of[part.info.name], part.info))
         if part.expert is not None:
             rows = rows[part.expert]
-        rows = rows[None] if part.is_row else _rows_between(rows, part)
-        if self._architecture.rope_rows == "interleaved" and (".q_proj." in name or ".k_proj." in name):
-            heads = config.num_heads if ".q_proj." in name else config.num_kv_heads
-            rows = _half_split_rows(rows, heads, config.rope.rotary_dim or config.head_dim, part)
-        return RawTensor(part.info.type, rows)
+        rows = _ordered(_rows_between(rows, part), part)
+        return RawTensor(part.info.type, rows.reshape(*part.shape[:-1], -1))
+
+    def _numbers_of(self, part: StoredPart, dtype: Dtype) -> Array:
+        raw = self._raw(part)
+        if not part.negated_exponential:
+            return expand(raw.rows, raw.type, dtype)
+        numbers = expand(raw.rows, raw.type, FLOAT32)
+        if not (numbers < 0).all():
+            raise UnsupportedCheckpoint(f"tensor {part.info.name}: a number that is not negative")
+        return np.log(-numbers).astype(dtype, copy=False)
+
+    def _parts_of(self, infos: Iterable[TensorInfo]) -> dict[str, StoredPart]:
+        parts: dict[str, StoredPart] = {}
+        for info in infos:
+            for name, part in layout_parts(info, self._architecture, self._config):
+                if name in parts:
+                    other = parts[name].info.name
+                    raise UnsupportedCheckpoint(f"tensor {info.name}: {name} is in tensor {other}, too")
+                parts[name] = part
+        return parts
 
     def text_processor(self) -> TextProcessor:
         return text_processor_from_gguf(self._metadata)
@@ -152,25 +172,24 @@ def _rows(placed: PlacedTensor) -> Bytes:
 
 def _rows_between(rows: Bytes, part: StoredPart) -> Bytes:
     """Rows [first, last); of a vector, whose numbers lie together, numbers."""
-    if len(part.shape) > 1:
-        return rows[part.first : part.last]
-    if (part.first, part.last) == (0, part.info.shape[-1]):
+    if (part.first, part.last) == (0, part.info.shape[0 if part.expert is None else 1]):
         return rows
-    if part.info.type.weights > 1:
-        raise UnsupportedCheckpoint(f"tensor {part.info.name}: a bias in blocks of {part.info.type.weights}")
-    number = part.info.type.bytes
+    if rows.ndim > 1:
+        return rows[part.first : part.last]
+    number = _bytes_of_number(part)
     return rows[part.first * number : part.last * number]
 
 
-def _half_split_rows(rows: Bytes, heads: int, rotated: int, part: StoredPart) -> Bytes:
-    """Rows of q or k reordered from interleaved rope (llama.cpp) to half-split rope (Hugging Face).
+def _ordered(rows: Bytes, part: StoredPart) -> Bytes:
+    """The rows, or numbers of a vector, in the part's order."""
+    if part.order is None:
+        return rows
+    if rows.ndim > 1:
+        return rows[part.order()]
+    return rows.reshape(-1, _bytes_of_number(part))[part.order()]
 
-    Interleaved rope rotates dimensions 2i and 2i + 1 of a head together, half-split rope i and i + head_dim / 2: the
-    even rows of a head go to its first half, the odd ones to its second; those past the `rotated` ones stay. `rows` is
-    [heads * head_dim, row bytes], or of a bias [heads * head_dim * bytes].
-    """
-    if rows.ndim == 1 and part.info.type.weights > 1:
+
+def _bytes_of_number(part: StoredPart) -> int:
+    if part.info.type.weights > 1:
         raise UnsupportedCheckpoint(f"tensor {part.info.name}: a bias in blocks of {part.info.type.weights}")
-    by_head = rows.reshape(heads, part.shape[0] // heads, -1)
-    first, rest = by_head[:, :rotated], by_head[:, rotated:]
-    return np.concatenate((first[:, 0::2], first[:, 1::2], rest), axis=1).reshape(rows.shape)
+    return part.info.type.bytes

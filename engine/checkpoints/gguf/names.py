@@ -2,13 +2,16 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from engine.checkpoints.gguf.architectures import Architecture
+from engine.checkpoints.gguf.architecture import Architecture
 from engine.checkpoints.gguf.header import TensorInfo
+from engine.checkpoints.row_order import HeadSplit, half_split_order, latent_key_order, latent_query_order
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.layout import EMBEDDING, FINAL_NORM, HEAD, Shape, layer_tensors
+from kernels.arrays import Ints
 
 ROPE_DIVISORS = "rope_freqs.weight"
 """Divisors of the rope frequencies; not a weight."""
@@ -38,28 +41,30 @@ _INNER: Mapping[str, str] = {
     "ffn_up_shexp": "mlp.shared_expert.up_proj",
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
-_STACKED: Mapping[str, str] = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
-"""Tensors of all experts."""
-_SINKS, _ROW, _CHOICE = "attn_sinks", "ffn_gate_inp_shexp", "exp_probs_b"
+_STACKED: Mapping[str, tuple[str, ...]] = {
+    "ffn_gate_exps": ("gate_proj",),
+    "ffn_up_exps": ("up_proj",),
+    "ffn_down_exps": ("down_proj",),
+    "ffn_gate_up_exps": ("gate_proj", "up_proj"),
+}
+"""Tensors of all experts, and whose rows each expert has in them."""
+_SINKS, _ROW, _CHOICE, _RATES, _TAPS = "attn_sinks", "ffn_gate_inp_shexp", "exp_probs_b", "ssm_a", "ssm_conv1d"
 _ANY_LAYER = re.compile(r"blk\.([0-9]{1,4})\.")
-_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z_]+)\.(weight|bias)")
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z_0-9]+)(?:\.(weight|bias))?")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
     """A tensor of the layout within a tensor of the file: of `expert`, if that has the tensors of all; rows [first,
-    last)."""
+    last), in the given order; `shape` has as many numbers. negated_exponential: the file has -exp of the numbers."""
 
     info: TensorInfo
     shape: Shape
     expert: int | None
     first: int
     last: int
-
-    @property
-    def is_row(self) -> bool:
-        """Whether a vector of the file is a matrix of one row."""
-        return len(self.shape) > len(self.info.shape)
+    order: Callable[[], Ints] | None = None
+    negated_exponential: bool = False
 
     @property
     def bytes(self) -> int:
@@ -80,28 +85,76 @@ def layout_parts(info: TensorInfo, architecture: Architecture, config: ModelConf
     if drafting is not None and int(drafting[1]) >= config.num_layers:
         return
     match = _LAYER.fullmatch(name)
-    if match is None:
+    if match is None or (match[3] is None) != (match[2] == _RATES):
         raise UnsupportedCheckpoint(f"tensor {name} is not understood")
     layer, tensor, kind = match[1], match[2], match[3]
     prefix = f"model.layers.{layer}"
     if tensor in _STACKED and config.experts is not None:
-        if len(shape) < 2 or shape[0] != config.experts.count:
-            raise UnsupportedCheckpoint(f"tensor {name} has shape {list(shape)}: not that of all experts")
-        for expert in range(shape[0]):
-            part = StoredPart(info, shape[1:], expert, 0, shape[1])
-            yield f"{prefix}.mlp.experts.{expert}.{_STACKED[tensor]}.{kind}", part
+        yield from _stacked(info, f"{prefix}.mlp.experts", _STACKED[tensor], kind, config.experts.count)
+    elif tensor in architecture.splits:
+        yield from _split(info, prefix, architecture.splits[tensor](config), kind)
     elif tensor in architecture.fused:
         yield from _fused(info, prefix, architecture.fused[tensor], kind, config, int(layer))
     elif tensor == _SINKS and config.attention_sinks:
         yield f"{prefix}.self_attn.sinks", StoredPart(info, shape, None, 0, shape[0])
     elif (tensor, kind) == (_CHOICE, "bias"):
         yield f"{prefix}.mlp.gate.e_score_correction_bias", StoredPart(info, shape, None, 0, shape[0])
+    elif tensor == _RATES and config.linear is not None:
+        yield f"{prefix}.linear_attn.A_log", StoredPart(info, shape, None, 0, shape[0], negated_exponential=True)
     else:
-        ours = architecture.names.get(tensor) or _INNER.get(tensor)
-        if ours is None:
-            raise UnsupportedCheckpoint(f"tensor {name} is not understood")
-        rows = shape[0]
-        yield f"{prefix}.{ours}.{kind}", StoredPart(info, (1, *shape) if tensor == _ROW else shape, None, 0, rows)
+        yield from _single(info, prefix, tensor, kind, architecture, config)
+
+
+def _single(
+    info: TensorInfo, prefix: str, tensor: str, kind: str, architecture: Architecture, config: ModelConfig
+) -> Iterator[tuple[str, StoredPart]]:
+    """A tensor that is one of the layout."""
+    ours = architecture.names.get(tensor) or _INNER.get(tensor)
+    if ours is None:
+        raise UnsupportedCheckpoint(f"tensor {info.name} is not understood")
+    shape = info.shape
+    if tensor == _ROW and len(shape) == 1:  # a matrix of one row, in newer files as in the layout
+        shape = (1, *shape)
+    elif tensor == _TAPS:
+        shape = (shape[0], 1, *shape[1:])
+    # The layout has the bias of a delta net's steps as a tensor of its own.
+    name = f"{prefix}.{ours}" if ours.endswith(".dt_bias") else f"{prefix}.{ours}.{kind}"
+    yield name, StoredPart(info, shape, None, 0, info.shape[0], _row_order(ours, architecture, config))
+
+
+def _row_order(module: str, architecture: Architecture, config: ModelConfig) -> Callable[[], Ints] | None:
+    """The rows of a module, where files have them in another order; read only once the shapes are known to be right."""
+    projection = module.removeprefix("self_attn.")
+    if config.latent is not None:
+        if projection in ("q_proj", "q_b_proj"):
+            return partial(latent_query_order, config, config.latent)
+        return partial(latent_key_order, config.latent) if projection == "kv_a_proj_with_mqa" else None
+    if architecture.rope_rows != "interleaved" or projection not in ("q_proj", "k_proj"):
+        return None
+    heads = config.num_heads if projection == "q_proj" else config.num_kv_heads
+    return partial(half_split_order, heads, config.head_dim, config.rope.rotary_dim or config.head_dim)
+
+
+def _stacked(
+    info: TensorInfo, prefix: str, modules: tuple[str, ...], kind: str, experts: int
+) -> Iterator[tuple[str, StoredPart]]:
+    shape = info.shape
+    if len(shape) < 2 or shape[0] != experts or shape[1] % len(modules):
+        raise UnsupportedCheckpoint(f"tensor {info.name} has shape {list(shape)}: not that of all experts")
+    rows = shape[1] // len(modules)
+    for expert in range(experts):
+        for place, module in enumerate(modules):
+            part = StoredPart(info, (rows, *shape[2:]), expert, place * rows, (place + 1) * rows)
+            yield f"{prefix}.{expert}.{module}.{kind}", part
+
+
+def _split(info: TensorInfo, prefix: str, split: HeadSplit, kind: str) -> Iterator[tuple[str, StoredPart]]:
+    rows = info.shape[0]
+    if rows != split.total:
+        raise UnsupportedCheckpoint(f"tensor {info.name} has shape {list(info.shape)}: not {split.total} rows")
+    for module in split.modules:
+        shape = (split.count(module), *info.shape[1:])
+        yield f"{prefix}.{module}.{kind}", StoredPart(info, shape, None, 0, rows, partial(split.rows, module))
 
 
 def _fused(

@@ -10,6 +10,7 @@ import numpy as np
 from engine.checkpoints.huggingface.families import Family
 from engine.checkpoints.huggingface.families.family import Stacked
 from engine.checkpoints.quantization.layers import LayerPart, StoredMatrix
+from engine.checkpoints.row_order import half_split_order, latent_key_order, latent_query_order
 from engine.checkpoints.safetensors_file import FLOAT_TYPES, StoredTensor
 from engine.models.config import LatentConfig, ModelConfig, UnsupportedCheckpoint
 from engine.models.layout import EMBEDDING, HEAD, LAYER_EMBEDDING, Shape, layer_tensors
@@ -249,8 +250,7 @@ class TensorNames:
         if ".q_proj." not in name and ".k_proj." not in name:
             return None
         dim = self._config.head_dim
-        rotated = self._config.rope.rotary_dim or dim
-        return _by_head(heads, np.concatenate((_halves(rotated), np.arange(rotated, dim))))
+        return half_split_order(heads, dim, self._config.rope.rotary_dim or dim)
 
 
 def _divided(name: str) -> tuple[str, str]:
@@ -274,23 +274,9 @@ def _file_modules(parts: Mapping[str, StoredTensor]) -> dict[str, str]:
 
 
 def _latent_row_order(name: str, config: ModelConfig, latent: LatentConfig) -> Ints | None:
-    """Files have the rotated dimensions last: of a head of queries, and after the latent of keys and values."""
     if ".q_proj." in name or ".q_b_proj." in name:
-        plain = config.head_dim - latent.rotated
-        return _by_head(config.num_heads, np.concatenate((plain + _halves(latent.rotated), np.arange(plain))))
-    if ".kv_a_proj_with_mqa." in name:
-        return np.concatenate((np.arange(latent.rank), latent.rank + _halves(latent.rotated)))
-    return None
-
-
-def _halves(rotated: int) -> Ints:
-    """The even dimensions, then the odd ones."""
-    return np.concatenate((np.arange(0, rotated, 2), np.arange(1, rotated, 2)))
-
-
-def _by_head(heads: int, of_head: Ints) -> Ints:
-    order: Ints = (np.arange(heads)[:, None] * len(of_head) + of_head).ravel()
-    return order
+        return latent_query_order(config, latent)
+    return latent_key_order(latent) if ".kv_a_proj_with_mqa." in name else None
 
 
 def _split(name: str, pattern: str, rows_of: Mapping[str, Ints], shape: Shape) -> Iterator[_Part]:

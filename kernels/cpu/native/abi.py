@@ -132,6 +132,7 @@ class Delta(Structure):
         ("key_dim", c_int64),
         ("value_dim", c_int64),
         ("taps", c_int64),
+        ("tiled", c_int64),
         ("convolution", c_void_p),
         ("decay_rate", c_void_p),
         ("step_bias", c_void_p),

@@ -43,6 +43,7 @@ class NativeDelta:
             shape.key_dim,
             shape.value_dim,
             shape.taps,
+            shape.tiled,
             *map(address, self._vectors),
             eps,
         )

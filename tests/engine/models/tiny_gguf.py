@@ -10,6 +10,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as BlockType
 from safetensors.numpy import load_file
 
+from tests.engine.models.tiny_gguf_layouts import DELTA_NAMES, LATENT_NAMES, converted, layout_keys
+
 _NAMES = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
@@ -35,6 +37,18 @@ _EXPERTS = {
     "mlp.experts.down_proj": "ffn_down_exps",
 }
 _AFTER = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+_SHARED = {
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}
+_GROUPED = _EXPERTS | {
+    "mlp.gate.e_score_correction": "exp_probs_b",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+}
 _NAMES_OF: dict[str, dict[str, str]] = {
     "llama": {
         "block_sparse_moe.gate": "ffn_gate_inp",
@@ -43,13 +57,11 @@ _NAMES_OF: dict[str, dict[str, str]] = {
         "block_sparse_moe.experts.down_proj": "ffn_down_exps",
     },
     "qwen3moe": _EXPERTS,
-    "qwen2moe": _EXPERTS
-    | {
-        "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-        "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
-        "mlp.shared_expert.up_proj": "ffn_up_shexp",
-        "mlp.shared_expert.down_proj": "ffn_down_shexp",
-    },
+    "qwen2moe": _EXPERTS | _SHARED,
+    "deepseek2": _GROUPED | LATENT_NAMES,
+    "qwen3next": _EXPERTS | _SHARED | DELTA_NAMES,
+    "qwen35": DELTA_NAMES,
+    "qwen35moe": _EXPERTS | _SHARED | DELTA_NAMES,
     "gpt-oss": _EXPERTS
     | {
         "mlp.router": "ffn_gate_inp",
@@ -60,14 +72,7 @@ _NAMES_OF: dict[str, dict[str, str]] = {
     "gemma2": _AFTER | {"pre_feedforward_layernorm": "ffn_norm"},
     "gemma3": _AFTER | {"pre_feedforward_layernorm": "ffn_norm"},
     "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
-    "glm4moe": _EXPERTS
-    | {
-        "mlp.gate.e_score_correction": "exp_probs_b",
-        "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
-        "mlp.shared_experts.up_proj": "ffn_up_shexp",
-        "mlp.shared_experts.down_proj": "ffn_down_shexp",
-        "post_attention_layernorm": "post_attention_norm",
-    },
+    "glm4moe": _GROUPED | {"post_attention_layernorm": "post_attention_norm"},
     "minimax-m2": {
         "block_sparse_moe.gate": "ffn_gate_inp",
         "block_sparse_moe.e_score_correction": "exp_probs_b",
@@ -86,6 +91,12 @@ _ARCHITECTURES = {"mistral": "llama", "mixtral": "llama", "gemma3_text": "gemma3
     "qwen3_moe": "qwen3moe",
     "glm4_moe": "glm4moe",
     "minimax_m2": "minimax-m2",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
+    "glm4_moe_lite": "deepseek2",
+    "qwen3_next": "qwen3next",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
 }
 _PERMUTED = ("llama", "granite", "smollm3")
 
@@ -100,23 +111,26 @@ def make_gguf(
     vectors: dict[str, list[float]] | None = None,
     tokenizer: bool = True,
     tensors_per_file: int = 0,
+    older: bool = False,
 ) -> Path:
     """Write the checkpoint in `folder` to `path` with its matrices as `block_type`, vectors as F32; return `path`.
 
     `keys` are further metadata, or values in place of those of the folder; a None leaves the key out. A mistral or
     mixtral folder becomes architecture `llama`. The folder's own rope settings beyond the base are not translated.
-    With `tensors_per_file` it is written in parts, of which the first is returned.
+    With `tensors_per_file` it is written in parts, of which the first is returned. `older`: see `converted`.
     """
     config = json.loads((folder / "config.json").read_text())
     family = config["model_type"]
     arch = _ARCHITECTURES.get(family, family)
     writer = gguf.GGUFWriter(path, arch, split_max_tensors=tensors_per_file)
-    metadata = _metadata(arch, config, folder if tokenizer else None) | (keys or {})
+    metadata = _metadata(arch, config, folder if tokenizer else None) | layout_keys(arch, config, older=older)
+    metadata |= keys or {}
     for key, value in metadata.items():
         _add(writer, key, value)
-    for name, numbers in _tensors(family, load_file(folder / "model.safetensors")).items():
+    for name, numbers in _tensors(config, load_file(folder / "model.safetensors"), older).items():
         array = permuted(name, numbers, config) if arch in _PERMUTED else numbers
-        stored = BlockType.F32 if array.ndim == 1 or name.endswith(".bias") else block_type
+        plain = array.ndim == 1 or name.endswith((".bias", "conv1d.weight")) or array.shape[-1] % 32
+        stored = BlockType.F32 if plain else block_type
         writer.add_tensor(_gguf_name(name, arch), gguf.quants.quantize(array, stored), raw_dtype=stored)
     extra = {} if frequency_divisors is None else {"rope_freqs.weight": frequency_divisors}
     for name, values in (extra | (vectors or {})).items():
@@ -125,8 +139,9 @@ def make_gguf(
     return path if not tensors_per_file else min(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
 
 
-def _tensors(family: str, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _tensors(config: dict[str, Any], stored: dict[str, np.ndarray], older: bool) -> dict[str, np.ndarray]:
     """The tensors of a folder as the converter writes them: experts stacked, offsets of norms added."""
+    family = config["model_type"]
     tensors: dict[str, np.ndarray] = {}
     experts: dict[str, dict[int, np.ndarray]] = {}
     for name, array in stored.items():
@@ -146,14 +161,14 @@ def _tensors(family: str, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray
         elif name.endswith(".experts.down_proj_bias"):
             tensors[name.removesuffix("_bias") + ".bias"] = array
         elif name.endswith(".shared_expert_gate.weight"):
-            tensors[name] = array[0]
+            tensors[name] = array[0] if older else array
         elif name.endswith(".e_score_correction_bias"):
             tensors[name.removesuffix("_bias") + ".bias"] = array
         elif name.endswith(".sinks"):
             tensors[name + ".weight"] = array
         else:
             offset = family.startswith("gemma") and name.endswith("norm.weight")
-            tensors[name] = array + np.float32(1) if offset else array
+            tensors |= converted(name, array + np.float32(1) if offset else array, config, older=older)
     stacked = {name: np.stack([parts[index] for index in sorted(parts)]) for name, parts in experts.items()}
     return tensors | stacked
 
@@ -179,6 +194,8 @@ def _gguf_name(name: str, arch: str) -> str:
     stem, _, suffix = name.rpartition(".")
     if stem.startswith("model.layers."):
         _, _, layer, rest = stem.split(".", 3)
+        if suffix == "ssm_a":
+            return f"blk.{layer}.ssm_a"
         return f"blk.{layer}.{(_NAMES | _NAMES_OF.get(arch, {}))[rest]}.{suffix}"
     return f"{_NAMES[stem]}.{suffix}"
 

@@ -25,6 +25,7 @@ SHAPES = (
     DeltaShape(key_heads=2, value_heads=4, key_dim=32, value_dim=48, taps=4),
     DeltaShape(key_heads=3, value_heads=3, key_dim=16, value_dim=16, taps=2),
     DeltaShape(key_heads=1, value_heads=2, key_dim=128, value_dim=128, taps=5),
+    DeltaShape(key_heads=2, value_heads=6, key_dim=32, value_dim=48, taps=4, tiled=True),
 )
 
 
@@ -98,9 +99,10 @@ def test_a_sequence_is_computed_as_defined(level: Level, shape: DeltaShape) -> N
     assert torch.equal(given.kept, state.kept)
 
 
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=str)
 @pytest.mark.parametrize("ends", [(1, 23), (2, 3, 4, 23), (16, 23), tuple(range(1, 24))], ids=str)
-def test_chunks_change_no_bit(level: Level, ends: tuple[int, ...]) -> None:
-    case = Case(SHAPES[0], tokens=23)
+def test_chunks_change_no_bit(level: Level, shape: DeltaShape, ends: tuple[int, ...]) -> None:
+    case = Case(shape, tokens=23)
     whole, parts = case.memory(1), case.memory(1)
     expected = case.run(whole, 0, 23)
     given = [case.run(parts, first, last) for first, last in zip((0, *ends), ends, strict=False)]
@@ -108,8 +110,9 @@ def test_chunks_change_no_bit(level: Level, ends: tuple[int, ...]) -> None:
     assert np.array_equal(whole, parts)
 
 
-def test_states_are_saved_where_they_are_due() -> None:
-    case = Case(SHAPES[0], tokens=23)
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=str)
+def test_states_are_saved_where_they_are_due(shape: DeltaShape) -> None:
+    case = Case(shape, tokens=23)
     memory, part = case.memory(4), case.memory(1)
     case.run(memory, 0, 23, saves=[(0, 7, 2), (0, 23, 3)])
     case.run(part, 0, 7)

@@ -5,13 +5,13 @@ Of multimodal folders only the text is served: of a text the axes of the multimo
 rope.
 """
 
+from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from engine.checkpoints.huggingface.families.family import Dims, Family, Fields, Splits, Stacked, rope_fields
 from engine.checkpoints.huggingface.families.qwen import MOE_KEYS, experts_of
 from engine.checkpoints.json_keys import Keys
+from engine.checkpoints.row_order import HeadSplit, delta_gates, delta_inputs, gated_query
 from engine.models.config import ModelConfig
 from engine.models.linear_attention import MAX_TAPS, LinearAttentionConfig
 from kernels.arrays import Ints
@@ -77,32 +77,19 @@ def _qwen3_5_moe(keys: Keys, dims: Dims) -> Fields:
 
 
 def _attention_splits(config: ModelConfig) -> Splits:
-    """`q_proj`: of each head the query, then the gate."""
-    query, gate = _of_heads(config.num_heads, (config.head_dim, config.head_dim))
-    return {"self_attn.q_proj": {"self_attn.q_proj": query, "self_attn.gate_proj": gate}}
+    return {"self_attn.q_proj": _rows_of(gated_query(config))}
 
 
 def _all_splits(config: ModelConfig) -> Splits:
-    """Qwen3-Next's projections: of each key head its query, key, values and output gates, or its betas and decays."""
-    linear = config.linear
-    assert linear is not None, "a hybrid model without its sizes"
-    group = linear.value_heads // linear.key_heads
-    sizes = (linear.key_dim, linear.key_dim, group * linear.value_dim, group * linear.value_dim)
-    query, key, value, gate = _of_heads(linear.key_heads, sizes)
-    beta, decay = _of_heads(linear.key_heads, (group, group))
-    inputs = {"linear_attn.in_proj_qkv": np.concatenate((query, key, value)), "linear_attn.in_proj_z": gate}
-    gates = {"linear_attn.in_proj_b": beta, "linear_attn.in_proj_a": decay}
     return {
         **_attention_splits(config),
-        "linear_attn.in_proj_qkvz": inputs,
-        "linear_attn.in_proj_ba": gates,
+        "linear_attn.in_proj_qkvz": _rows_of(delta_inputs(config)),
+        "linear_attn.in_proj_ba": _rows_of(delta_gates(config)),
     }
 
 
-def _of_heads(heads: int, sizes: tuple[int, ...]) -> list[Ints]:
-    """The rows of each part, where each of `heads` heads has `sizes` rows of the parts."""
-    rows = np.arange(heads * sum(sizes)).reshape(heads, sum(sizes))
-    return [part.ravel() for part in np.split(rows, np.cumsum(sizes)[:-1], axis=1)]
+def _rows_of(split: HeadSplit) -> Mapping[str, Ints]:
+    return {module: split.rows(module) for module in split.modules}
 
 
 _DEFAULTS: dict[str, Any] = {"head_dim": 256, "partial_rotary_factor": 0.25}

@@ -155,6 +155,7 @@ void tp_rms_norm(const float* x, int64_t x_stride, int64_t rows, int64_t width, 
 // A gated delta net (Yang et al., arXiv 2412.06464) with C = 2 Hk Dk + Hv Dv channels; see `kernels.delta`.
 struct TpDelta {
     int64_t key_heads, value_heads, key_dim, value_dim, taps;  // dimensions are multiples of 16, at most 512
+    int64_t tiled;             // whether value head v has key head v % Hk, else v / (Hv / Hk)
     const float* convolution;  // [taps, C]
     const float* decay_rate;   // [Hv]: -exp(A)
     const float* step_bias;    // [Hv]

@@ -20,6 +20,9 @@ struct Delta {
     int64_t out_stride;
 
     int64_t group() const { return net->value_heads / net->key_heads; }
+    int64_t value_head(int64_t key_head, int64_t member) const {
+        return net->tiled != 0 ? member * net->key_heads + key_head : key_head * group() + member;
+    }
     int64_t keys() const { return net->key_heads * net->key_dim; }
     int64_t channels() const { return 2 * keys() + net->value_heads * net->value_dim; }
     int64_t memory_words() const { return net->key_dim * net->value_dim; }  // of a head

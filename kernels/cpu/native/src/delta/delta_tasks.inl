@@ -1,38 +1,50 @@
 // One key head of a row, token by token, with the value heads that share it. Include after vectors.h.
 
-// The channels of a task lie in three ranges: of its query, its key and its values.
+// Channels of a head: of its query, its key or its values.
 struct Channels {
     int64_t first, count;
 };
 
-struct TaskState {
-    float* kept;    // [taps - 1, C]
-    float* memory;  // of the task's first value head
-};
-
-inline TaskState state_at(const Delta& delta, float* words, int64_t key_head) {
-    float* memory = words + (delta.net->taps - 1) * delta.channels();
-    return {words, memory + key_head * delta.group() * delta.memory_words()};
+inline Channels query_of(const Delta& delta, int64_t key_head) {
+    return {key_head * delta.net->key_dim, delta.net->key_dim};
 }
 
-inline void copy_state(const Delta& delta, const Channels* ranges, const float* from, float* to, int64_t key_head) {
-    const TaskState target = state_at(delta, to, key_head);
-    const size_t memory_bytes = static_cast<size_t>(delta.group() * delta.memory_words()) * sizeof(float);
-    for (int64_t tap = 0; tap + 1 < delta.net->taps; ++tap) {
-        for (int range = 0; range < 3; ++range) {
-            const int64_t at = tap * delta.channels() + ranges[range].first;
-            const size_t bytes = static_cast<size_t>(ranges[range].count) * sizeof(float);
-            if (from == nullptr) {
-                std::memset(target.kept + at, 0, bytes);
-            } else {
-                std::memcpy(target.kept + at, from + at, bytes);
-            }
-        }
-    }
+inline Channels key_of(const Delta& delta, int64_t key_head) {
+    return {delta.keys() + key_head * delta.net->key_dim, delta.net->key_dim};
+}
+
+inline Channels values_of(const Delta& delta, int64_t value_head) {
+    return {2 * delta.keys() + value_head * delta.net->value_dim, delta.net->value_dim};
+}
+
+// In words of the state, the place of a value head's memory.
+inline int64_t memory_at(const Delta& delta, int64_t value_head) {
+    return (delta.net->taps - 1) * delta.channels() + value_head * delta.memory_words();
+}
+
+inline void copy_words(const float* from, float* to, int64_t first, int64_t count) {
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
     if (from == nullptr) {
-        std::memset(target.memory, 0, memory_bytes);
+        std::memset(to + first, 0, bytes);
     } else {
-        std::memcpy(target.memory, state_at(delta, const_cast<float*>(from), key_head).memory, memory_bytes);
+        std::memcpy(to + first, from + first, bytes);
+    }
+}
+
+inline void copy_kept(const Delta& delta, Channels range, const float* from, float* to) {
+    for (int64_t tap = 0; tap + 1 < delta.net->taps; ++tap) {
+        copy_words(from, to, tap * delta.channels() + range.first, range.count);
+    }
+}
+
+// Copies a key head's part of a state, or zeros it if `from` is null.
+inline void copy_state(const Delta& delta, int64_t key_head, const float* from, float* to) {
+    copy_kept(delta, query_of(delta, key_head), from, to);
+    copy_kept(delta, key_of(delta, key_head), from, to);
+    for (int64_t member = 0; member < delta.group(); ++member) {
+        const int64_t head = delta.value_head(key_head, member);
+        copy_kept(delta, values_of(delta, head), from, to);
+        copy_words(from, to, memory_at(delta, head), delta.memory_words());
     }
 }
 
@@ -121,25 +133,24 @@ struct Token {
     alignas(64) float query[MOST_DELTA_DIM], key[MOST_DELTA_DIM], value[MOST_DELTA_DIM], read[MOST_DELTA_DIM];
 };
 
-inline void compute_token(const Delta& delta, const Channels* ranges, int64_t key_head, int64_t token, TaskState state) {
+inline void compute_token(const Delta& delta, int64_t key_head, int64_t token, float* state) {
     const TpDelta& net = *delta.net;
     const float* x = delta.mixed + token * delta.mixed_stride;
     const float* gates = delta.gates + token * delta.gates_stride;
     Token work;
-    convolve(delta, ranges[0], x, state.kept, work.query);
-    convolve(delta, ranges[1], x, state.kept, work.key);
+    convolve(delta, query_of(delta, key_head), x, state, work.query);
+    convolve(delta, key_of(delta, key_head), x, state, work.key);
     scale_by(work.query, net.key_dim,
              1.0f / (std::sqrt(squares_of(work.query, net.key_dim) + 1e-6f) * std::sqrt(static_cast<float>(net.key_dim))));
     scale_by(work.key, net.key_dim, 1.0f / std::sqrt(squares_of(work.key, net.key_dim) + 1e-6f));
     for (int64_t member = 0; member < delta.group(); ++member) {
-        const int64_t head = key_head * delta.group() + member;
-        const Channels values{ranges[2].first + member * net.value_dim, net.value_dim};
-        convolve(delta, values, x, state.kept, work.value);
+        const int64_t head = delta.value_head(key_head, member);
+        convolve(delta, values_of(delta, head), x, state, work.value);
         const float beta = 1.0f / (1.0f + std::exp(-gates[head]));
         const float decay =
             std::exp(net.decay_rate[head] * softplus(gates[net.value_heads + head] + net.step_bias[head]));
         update_head(net.key_dim, net.value_dim, work.query, work.key, work.value, decay, beta,
-                    state.memory + member * delta.memory_words(), work.read);
+                    state + memory_at(delta, head), work.read);
         if (delta.out != nullptr) {
             store_gated_norm(work.read, x + delta.channels() + head * net.value_dim, net.norm, net.value_dim, net.norm_eps,
                              delta.out + token * delta.out_stride + head * net.value_dim);
@@ -152,22 +163,18 @@ void delta_tasks(const Delta& delta, int64_t first, int64_t last) {
     const TpDeltaRows& rows = *delta.rows;
     for (int64_t task = first; task < last; ++task) {
         const int64_t row = task / net.key_heads, key_head = task % net.key_heads;
-        const int64_t values = delta.group() * net.value_dim;
-        const Channels ranges[3] = {{key_head * net.key_dim, net.key_dim},
-                                    {delta.keys() + key_head * net.key_dim, net.key_dim},
-                                    {2 * delta.keys() + key_head * values, values}};
-        if (rows.before[row] != rows.after[row]) {
-            copy_state(delta, ranges, rows.before[row], rows.after[row], key_head);
+        float* state = rows.after[row];
+        if (rows.before[row] != state) {
+            copy_state(delta, key_head, rows.before[row], state);
         }
-        const TaskState state = state_at(delta, rows.after[row], key_head);
         int64_t save = 0;
         while (save < rows.saves && rows.save_rows[save] < row) {
             ++save;
         }
         for (int64_t done = 1; done <= rows.tokens[row]; ++done) {
-            compute_token(delta, ranges, key_head, rows.first[row] + done - 1, state);
+            compute_token(delta, key_head, rows.first[row] + done - 1, state);
             if (save < rows.saves && rows.save_rows[save] == row && rows.save_tokens[save] == done) {
-                copy_state(delta, ranges, rows.after[row], rows.save_to[save], key_head);
+                copy_state(delta, key_head, state, rows.save_to[save]);
                 ++save;
             }
         }
