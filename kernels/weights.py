@@ -28,7 +28,8 @@ class StoredWeight:
     format: "dense", with `rows` [out_features, in_features] in the compute dtype; "int8" or "int4", with the same rows,
     which the backend is to quantise; or a GGUF block format by its lower-case name ("q4_0", "q6_k", ...), with `rows`
     uint8 [out_features, row bytes], the blocks as stored.
-    rounded_inputs: the checkpoint was made for inputs that are rounded to int8 for each token. A backend may.
+    rounded_inputs: the checkpoint was made for inputs that are rounded to int8. A backend may.
+    input_scale: the scale to round them with; None: each token has its own.
     """
 
     format: str
@@ -36,6 +37,7 @@ class StoredWeight:
     out_features: int
     in_features: int
     rounded_inputs: bool = False
+    input_scale: float | None = None
 
     @classmethod
     def dense(cls, rows: Array) -> "StoredWeight":
