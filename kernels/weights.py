@@ -45,6 +45,14 @@ class StoredWeight:
         return cls(DENSE, rows, out_features, in_features)
 
 
+@dataclass(frozen=True, slots=True)
+class KVScales:
+    """Scales of a layer's KV in fp8 e4m3: what is stored is the key or value divided by its scale."""
+
+    key: float
+    value: float
+
+
 @dataclass(frozen=True)
 class HeadNorms(Generic[V]):
     """RMS norms of queries and keys before rotation: weights [D] of each head, or, if `whole`, [Hq D] and [Hkv D] of
@@ -152,7 +160,8 @@ class LayerWeights(Generic[V, L]):
     """One layer. `qkv`: q, k and v concatenated, or what makes them. `attention_norm` and `mlp_norm` are of the inputs
     of attention and MLP, the output norms of what these add to the residual stream; None: no norm. `sinks`: float32
     [Hq], as in `kernels.reference.attend`. `attention_gate`: [T, Hq D], whose sigmoid multiplies what attention
-    returns. `delta`: the gated delta net in place of attention."""
+    returns. `delta`: the gated delta net in place of attention. `kv_scales`: of KV in fp8, if the checkpoint has them.
+    """
 
     attention_norm: V | None
     qkv: L | LatentWeights[V, L]
@@ -165,6 +174,7 @@ class LayerWeights(Generic[V, L]):
     sinks: Floats | None = None
     attention_gate: L | None = None
     delta: DeltaWeights[V, L] | None = None
+    kv_scales: KVScales | None = None
 
 
 @dataclass(frozen=True)

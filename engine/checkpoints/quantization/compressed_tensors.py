@@ -40,6 +40,7 @@ from kernels.weights import StoredWeight
 
 _WORD_BITS = 32
 _INPUT_SCALE = "input_scale"
+_KV_SCHEME = "kv_cache_scheme"
 _PATTERN = "re:"
 _CLASS = "Linear"
 _MXFP4 = "mxfp4-pack-quantized"
@@ -54,7 +55,8 @@ class CompressedTensorsFormat:
     """See `WeightFormat`."""
 
     def __init__(self, keys: Keys) -> None:
-        keys.only(("config_groups", "ignore", "format"), _INERT)
+        keys.only(("config_groups", "ignore", "format", _KV_SCHEME), _INERT)
+        _check_kv_scheme(keys)
         status = keys.text("quantization_status", "compressed")
         if status not in ("compressed", "frozen"):  # older writers left the second
             raise keys.refuse("quantization_status", f"{status!r:.80} is not compressed")
@@ -81,6 +83,19 @@ class CompressedTensorsFormat:
             if matcher.matches(module)
         ]
         return self._groups[min(found)[1]][1] if found else None
+
+
+def _check_kv_scheme(keys: Keys) -> None:
+    """Scales of keys and values are read by `kv_scales`.
+
+    Raises:
+        UnsupportedCheckpoint: they are not of 8-bit floats, one for each layer.
+    """
+    scheme = replace(keys, values=keys.mapping(_KV_SCHEME), prefix=f"{keys.prefix}{_KV_SCHEME}.")
+    scheme.only(_ARGUMENTS, _INERT_ARGUMENTS)
+    stated = scheme.size("num_bits", 8), scheme.text("type", "float"), scheme.text("strategy", "tensor")
+    if stated != (8, "float", "tensor") or scheme.flag("dynamic") or not scheme.flag("symmetric", True):
+        raise keys.refuse(_KV_SCHEME, f"{dict(scheme.values)!r:.200} is not of static 8-bit floats by tensor")
 
 
 @dataclass(frozen=True, slots=True)
