@@ -1,9 +1,12 @@
 """Random weights in each format that the native library computes with."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from kernels import floats8, microscaling
 from kernels.arrays import BFLOAT16, FLOAT32
+from kernels.cpu.native import w8a8
 from kernels.integers import GroupedIntegers
 from kernels.weights import DENSE, StoredWeight
 
@@ -26,7 +29,7 @@ _BLOCKS = {  # weights and bytes of a block, and where it has scales in float16
 _INTEGERS = ("u4_32", "u4_64", "u4_128", "u8_32", "u8_64", "u8_128")
 _ROUNDED = ("int8", "int4")
 _FLOATS = ("e4m3_32", "e4m3_128")
-FORMATS = (*_ROUNDED, *_INTEGERS, *_FLOATS, *_BLOCKS)
+FORMATS = (w8a8.FORMAT, *_ROUNDED, *_INTEGERS, *_FLOATS, *_BLOCKS)
 
 
 def random_weight(name: str, outputs: int, inputs: int, seed: int) -> StoredWeight:
@@ -35,6 +38,11 @@ def random_weight(name: str, outputs: int, inputs: int, seed: int) -> StoredWeig
     if name == DENSE or name in _ROUNDED:
         rows = (random.standard_normal((outputs, inputs), FLOAT32) / 32).astype(BFLOAT16)
         return StoredWeight(name, rows, outputs, inputs)
+    if name == w8a8.FORMAT:
+        weight = random_weight("u8_128", outputs, inputs, seed)
+        scales = weight.rows.reshape(outputs, inputs // 128, -1)[..., :4]
+        scales[:] = scales[:, :1]
+        return w8a8.with_rounded_inputs(replace(weight, rounded_inputs=True))
     if name in _INTEGERS:
         bits, group = int(name[1]), int(name.rpartition("_")[2])
         codes = random.integers(0, 256, (outputs, inputs * bits // 8), np.uint8)

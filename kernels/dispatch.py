@@ -84,12 +84,12 @@ def _torch_on_cpu(dtype: DtypeName | None, threads: int | None) -> "Ops":
 def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "Ops":
     import torch
 
-    from kernels.ops import KVScales
     from kernels.triton.ops import TritonOps
+    from kernels.weights import KVScales
 
     if threads is not None:
         torch.set_num_threads(threads)
-    # For models that come with no scales of their own: e4m3 reaches to 448, keys and values hardly to a tenth.
+    # For layers that come with no scales of their own: e4m3 reaches to 448, keys and values hardly to a tenth.
     scales = KVScales(key=1.0, value=1.0) if fp8_kv else None
     device = torch.device("cuda", torch.cuda.current_device())
     return TritonOps(device, getattr(torch, dtype or "bfloat16"), scales)

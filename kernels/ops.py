@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kernels import host, weights
 from kernels.layout import BLOCK_TOKENS, MixedBlocks
+from kernels.weights import KVScales
 
 Counts = npt.NDArray[np.int64]
 
@@ -79,14 +80,6 @@ class RopeRows:
 
     cos: Tensor
     sin: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class KVScales:
-    """Scales of KV in fp8 e4m3: what is stored is the key or value divided by its scale. One pair for all layers."""
-
-    key: float
-    value: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +196,16 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
     def copy_blocks(self, kv: Tensor, sources: Tensor, targets: Tensor) -> None: ...
 
     def rotate_and_store(
-        self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
-    ) -> Tensor: ...
+        self,
+        qkv: Tensor,
+        norms: HeadNorms | None,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+        scales: KVScales | None = None,
+    ) -> Tensor:
+        """`scales`: of KV in fp8; None: those of the op table. KV in another dtype has none."""
+        ...
 
     def plan_attention(self, metadata: AttentionMetadata) -> "AttentionPlan": ...
 
@@ -216,7 +217,10 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         window: int | None,
         cap: float | None = None,
         sinks: Tensor | None = None,
-    ) -> Tensor: ...
+        scales: KVScales | None = None,
+    ) -> Tensor:
+        """`scales`: as for `rotate_and_store`."""
+        ...
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None: ...
 

@@ -14,14 +14,13 @@ from kernels.noise import GOLDEN_32, MASK_32, MURMUR_A, MURMUR_B, noise_key
 from kernels.ops import (
     AttentionMetadata,
     HeadNorms,
-    KVScales,
     LogitEdits,
     Penalties,
     RopeRows,
     SamplingColumns,
     SlotSampling,
 )
-from kernels.weights import PLAIN_ROUTING, TINY_SHARE, RoutingRule
+from kernels.weights import PLAIN_ROUTING, TINY_SHARE, KVScales, RoutingRule
 
 CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_SLOPE = 7.0, 1.702
 
@@ -177,6 +176,7 @@ def attend(
     window: int | None,
     cap: float | None = None,
     sinks: Tensor | None = None,
+    scales: KVScales | None = None,
 ) -> Tensor:
     """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D] (paged attention, Kwon et al., arXiv
     2309.06180); returns [T, Hq, D].
@@ -184,8 +184,10 @@ def attend(
     A token at position p attends to positions (p - window, p], or to all up to p with window None. Scores are scaled by
     1/sqrt(D), then bounded by `softcap` with `cap`; softmax in float32. `sinks`, float32 [Hq], adds a score to each
     head that has no value (Attention sinks, Xiao et al., arXiv 2309.17453, as learned in gpt-oss, arXiv 2508.10925).
+    `scales`: of KV in fp8 e4m3; a stored number times its scale is the key or value.
     """
     output = torch.empty_like(query)
+    factors = (1.0, 1.0) if scales is None else (scales.key, scales.value)
     group = query.shape[1] // kv_layer.shape[3]
     first = 0
     for row, (tokens, context) in enumerate(
@@ -195,7 +197,7 @@ def attend(
         begin = skipped * BLOCK_TOKENS
         blocks = metadata.block_tables[row, skipped : math.ceil(context / BLOCK_TOKENS)]
         kv = kv_layer[blocks].flatten(0, 1)[: context - begin].float()
-        keys, values = (kv[:, i].repeat_interleave(group, dim=1) for i in (0, 1))
+        keys, values = (kv[:, i].repeat_interleave(group, dim=1) * factors[i] for i in (0, 1))
         rows = slice(first, first + tokens)
         scores = torch.einsum("thd,shd->hts", query[rows].float(), keys) / math.sqrt(query.shape[-1])
         if cap is not None:

@@ -41,7 +41,7 @@ from kernels.reference import (
     token_logprobs,
 )
 from kernels.reference_experts import mixture, without_padding
-from kernels.weights import DENSE, StoredWeight
+from kernels.weights import DENSE, KVScales, StoredWeight
 
 
 class ReferenceLinear:
@@ -175,7 +175,13 @@ class ReferenceOps:
         copy_blocks(kv, sources, targets)
 
     def rotate_and_store(
-        self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+        self,
+        qkv: Tensor,
+        norms: HeadNorms | None,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+        scales: KVScales | None = None,
     ) -> Tensor:
         return rotate_and_store(qkv, norms, rope, kv_layer, slot_mapping)
 
@@ -190,6 +196,7 @@ class ReferenceOps:
         window: int | None,
         cap: float | None = None,
         sinks: Tensor | None = None,
+        scales: KVScales | None = None,
     ) -> Tensor:
         assert isinstance(plan, ReferencePlan)
         return attend(query, kv_layer, plan.metadata, window, cap, sinks)

@@ -1,7 +1,8 @@
 """The definition of products in 8 bits, in plain torch: weights and activations are rounded to e4m3 or int8.
 
 A number is its code times a scale. Weights have a scale for each output, or for each 128 inputs of an output;
-activations one for each token, or for each 128 inputs of a token (DeepSeek-V3, arXiv 2412.19437).
+activations one for each token, for each 128 inputs of a token (DeepSeek-V3, arXiv 2412.19437), or one that a checkpoint
+states.
 """
 
 from collections.abc import Sequence
@@ -62,9 +63,24 @@ def round_tokens(x: Tensor, dtype: torch.dtype, *, grouped: bool) -> tuple[Tenso
     return rounded.flatten(1).to(dtype), scales
 
 
-def rounded_linear(x: Tensor, weight: RoundedWeight, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Rounded x [T, K] times the weight transposed, plus bias [N]: summed in float32, rounded once to `dtype`."""
-    codes, scales = round_tokens(x, weight.codes.dtype, grouped=weight.grouped)
+def round_by(x: Tensor, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """`round_tokens` with one scale that is given: what is larger than the largest number becomes that."""
+    finite = x.isfinite().all(-1, keepdim=True)
+    scales = torch.full_like(x[:, :1], scale, dtype=torch.float32).masked_fill(~finite, torch.nan)
+    numbers = torch.nan_to_num(x.float() / scales).clamp(-LARGEST[dtype], LARGEST[dtype])
+    return (numbers.round() if dtype == torch.int8 else numbers).to(dtype), scales
+
+
+def rounded_linear(
+    x: Tensor, weight: RoundedWeight, bias: Tensor | None, dtype: torch.dtype, input_scale: float | None = None
+) -> Tensor:
+    """Rounded x [T, K] times the weight transposed, plus bias [N]: summed in float32, rounded once to `dtype`.
+
+    `input_scale`: what x is rounded by; None: each token has scales of its own."""
+    if input_scale is None:
+        codes, scales = round_tokens(x, weight.codes.dtype, grouped=weight.grouped)
+    else:
+        codes, scales = round_by(x, input_scale, weight.codes.dtype)
     product = _scaled(codes, scales) @ weight.floats().T
     return (product if bias is None else product + bias.float()).to(dtype)
 

@@ -29,7 +29,8 @@ class StoredWeight:
     format: "dense", with `rows` [out_features, in_features] in the compute dtype; "int8" or "int4", with the same rows,
     which the backend is to quantise; or a GGUF block format by its lower-case name ("q4_0", "q6_k", ...), with `rows`
     uint8 [out_features, row bytes], the blocks as stored.
-    rounded_inputs: the checkpoint was made for inputs that are rounded to int8 for each token. A backend may.
+    rounded_inputs: the checkpoint was made for inputs that are rounded to int8. A backend may.
+    input_scale: the scale to round them with; None: each token has its own.
     """
 
     format: str
@@ -37,11 +38,20 @@ class StoredWeight:
     out_features: int
     in_features: int
     rounded_inputs: bool = False
+    input_scale: float | None = None
 
     @classmethod
     def dense(cls, rows: Array) -> "StoredWeight":
         out_features, in_features = rows.shape
         return cls(DENSE, rows, out_features, in_features)
+
+
+@dataclass(frozen=True, slots=True)
+class KVScales:
+    """Scales of a layer's KV in fp8 e4m3: what is stored is the key or value divided by its scale."""
+
+    key: float
+    value: float
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,8 @@ class LayerWeights(Generic[V, L]):
     of attention and MLP, the output norms of what these add to the residual stream; None: no norm. `sinks`: float32
     [Hq], as in `kernels.reference.attend`. `attention_gate`: [T, Hq D], whose sigmoid multiplies what attention
     returns. `delta`: the gated delta net in place of attention. `expert_norms`: of a mixture that has some. `scalar`:
-    factor of the residual stream after the layer. `layer_input`: of a model with `LayerInputs`."""
+    factor of the residual stream after the layer. `layer_input`: of a model with `LayerInputs`. `kv_scales`: of KV in
+    fp8, if the checkpoint has them."""
 
     attention_norm: V | None
     qkv: L | LatentWeights[V, L]
@@ -206,6 +217,7 @@ class LayerWeights(Generic[V, L]):
     expert_norms: ExpertNorms[V] | None = None
     scalar: float = 1.0
     layer_input: LayerInput[V, L] | None = None
+    kv_scales: KVScales | None = None
 
 
 @dataclass(frozen=True)

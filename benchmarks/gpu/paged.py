@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, KVScales
+from kernels.ops import AttentionMetadata
+from kernels.weights import KVScales
 
 
 @dataclass(frozen=True, slots=True)

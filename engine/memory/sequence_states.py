@@ -75,6 +75,8 @@ class SequenceStates:
         self._pool = pool
         self._interval = interval_blocks * BLOCK_TOKENS
         self._copies: list[StateCopy] = []
+        self.hits_total = 0
+        """Requests that began, or resumed, with a saved state."""
 
     @property
     def pool(self) -> StatePool:
@@ -103,6 +105,7 @@ class SequenceStates:
             source = self._pool.find(block_hash)
             assert source is not None, f"the state of {request.id} at {tokens} is gone"
             self._pool.touch(block_hash)
+            self.hits_total += 1
         request.state = self._pool.take_running()
         request.state_tokens = tokens
         if source is not None and source != request.state:

@@ -1,7 +1,7 @@
 """The state slots of a model with recurrent layers: uses, snapshots by hash, and their order of eviction."""
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import Enum, auto
 
 
@@ -39,6 +39,7 @@ class StatePool:
         self.tenant_slots = num_slots
         self.changes_total = 0
         """Snapshots published and evicted so far."""
+        self.evictions_total = 0
         self._use = [StateUse.FREE] * num_slots
         self._counts = dict.fromkeys(StateUse, 0) | {StateUse.FREE: num_slots}
         self._free = list(range(num_slots - 1, -1, -1))
@@ -50,6 +51,11 @@ class StatePool:
     def count(self, use: StateUse) -> int:
         """The number of slots of a use."""
         return self._counts[use]
+
+    @property
+    def counts(self) -> Mapping[StateUse, int]:
+        """The number of slots of each use, at one moment: they add up, on any thread."""
+        return self._counts
 
     def use_of(self, slot: int) -> StateUse:
         return self._use[slot]
@@ -114,6 +120,7 @@ class StatePool:
             del self._of_tenant[tenant]
         self.give_back(slot, StateUse.SNAPSHOT)
         self.changes_total += 1
+        self.evictions_total += 1
 
     def check(self) -> None:
         """Assert that every slot has one use, that all counts and indices are right, and that running sequences can
@@ -142,5 +149,5 @@ class StatePool:
     def _change(self, slot: int, before: StateUse, after: StateUse) -> None:
         assert self._use[slot] is before, f"state slot {slot} is {self._use[slot].name}, not {before.name}"
         self._use[slot] = after
-        self._counts[before] -= 1
-        self._counts[after] += 1
+        counts = self._counts
+        self._counts = counts | {before: counts[before] - 1, after: counts[after] + 1}

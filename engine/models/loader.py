@@ -1,7 +1,7 @@
 """Builds a model from a checkpoint's tensors: fuses projections that are computed together and packs them for the
 backend."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -26,7 +26,7 @@ from engine.models.layout import (
 )
 from engine.models.native_model import NativeModel
 from engine.models.rope import layer_ropes
-from engine.models.sources import BlockSource, WeightSource
+from engine.models.sources import BlockSource, KVScaleSource, WeightSource
 from kernels.arrays import FLOAT32, Array, Dtype, Floats
 from kernels.cpu.native_ops import NativeOps
 from kernels.weights import (
@@ -39,6 +39,7 @@ from kernels.weights import (
     ExpertStacker,
     ExpertWeights,
     HeadNorms,
+    KVScales,
     L,
     LatentWeights,
     LayerInput,
@@ -146,7 +147,8 @@ def _packed(
 ) -> ModelWeights[V, L, E]:
     if quantize != "none":
         _check_quantize(quantize, source.config, ops)
-    assembler = _Assembler(source.config, ops, quantize)
+    scales = source.kv_scales if isinstance(source, KVScaleSource) else {}
+    assembler = _Assembler(source.config, ops, quantize, scales)
     total, read = source.weight_bytes, 0
     for name, weight in _weights(source, ops, dtype):
         assembler.add(name, weight)
@@ -189,8 +191,10 @@ def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Packer[Any, An
 class _Assembler(Generic[V, L, E]):
     """Collects tensors in any order, and packs a fused weight once all its parts are there."""
 
-    def __init__(self, config: ModelConfig, ops: Packer[V, L, E], quantize: Quantize) -> None:
-        self._config, self._ops = config, ops
+    def __init__(
+        self, config: ModelConfig, ops: Packer[V, L, E], quantize: Quantize, kv_scales: Mapping[int, KVScales]
+    ) -> None:
+        self._config, self._ops, self._kv_scales = config, ops, kv_scales
         self._format = DENSE if quantize == "none" else quantize
         self._matrices: dict[str, StoredWeight] = {}
         self._vectors: dict[str, Array] = {}
@@ -293,6 +297,7 @@ class _Assembler(Generic[V, L, E]):
             expert_norms=self._expert_norms(f"{prefix}.mlp") if config.is_sparse(index) else None,
             scalar=float(self._pop(f"{prefix}.layer_scalar")[0]) if config.layer_scalars else 1.0,
             layer_input=self._layer_input(prefix) if config.layer_input_size else None,
+            kv_scales=self._kv_scales.get(index),
         )
 
     def _layer_input(self, prefix: str) -> LayerInput[V, L]:

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 from engine.models.config import ModelConfig
 from kernels.arrays import Array, Dtype
-from kernels.weights import StoredWeight
+from kernels.weights import KVScales, StoredWeight
 
 
 class WeightSource(Protocol):
@@ -37,6 +37,16 @@ class QuantizedMatrix:
     description: str
     block_format: str | None
     bytes: int
+
+
+@runtime_checkable
+class KVScaleSource(Protocol):
+    """A source with scales of KV in 8-bit floats."""
+
+    @property
+    def kv_scales(self) -> Mapping[int, KVScales]:
+        """Scales of layers by their index. Layers without any are not in it."""
+        ...
 
 
 @runtime_checkable

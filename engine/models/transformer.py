@@ -216,7 +216,7 @@ class Transformer:
         if norms is not None and norms.whole:
             qkv, norms = self._norm_projections(qkv, norms), None
         heads = qkv.view(-1, config.num_heads + 2 * shape.kv_heads, shape.dim)
-        return ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping)
+        return ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping, layer.kv_scales)
 
     def _attend(
         self,
@@ -232,10 +232,7 @@ class Transformer:
         if config.attention_scale is not None:  # `attend` divides by the root
             query = scaled(query, config.attention_scale * math.sqrt(query.shape[-1]))
         cap, sinks = config.attention_softcap, None if layer.sinks is None else tensor_of(layer.sinks)
-        if cap is None and sinks is None:
-            attended = ops.attend(query, kv_layer, plan, window)
-        else:
-            attended = ops.attend(query, kv_layer, plan, window, cap, sinks)
+        attended = ops.attend(query, kv_layer, plan, window, cap, sinks, layer.kv_scales)
         if latent is not None:
             attended = attended[:, :, : latent.value_dim]
         attended = attended.flatten(1)

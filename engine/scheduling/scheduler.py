@@ -17,7 +17,7 @@ from engine.scheduling.order import RankedQueue, order_key
 from engine.scheduling.plan import StepPlan, StepResult
 from engine.scheduling.planner import Planner
 from engine.scheduling.request_table import RequestTable
-from engine.scheduling.stats import SchedulerStats, class_stats
+from engine.scheduling.stats import SchedulerStats, class_stats, state_stats
 from engine.scheduling.step_limits import StepLimits, StepSizeBackoff, StepTimeLimiter
 from engine.scheduling.stopping import computed_at_end, decodes
 from engine.scheduling.wait import ClassCapacity, QueueSnapshot
@@ -287,6 +287,7 @@ class Scheduler:
             failures_total=self._committer.failures_total,
             wasted_rows_total=sum(stats.wasted_rows for stats in classes),
             classes=classes,
+            states=None if self._cache.states is None else state_stats(self._cache.states),
         )
 
     def check(self) -> None:

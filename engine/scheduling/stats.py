@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.memory.kv_cache import KVCacheManager
+from engine.memory.sequence_states import SequenceStates
+from engine.memory.state_pool import StateUse
 from engine.request import ServiceClass
 from engine.scheduling.ledger import ClassAccount, Ledger
 from engine.scheduling.request_table import RequestTable
@@ -78,6 +80,22 @@ class SpeculationStats:
 
 
 @dataclass(frozen=True, slots=True)
+class StateStats:
+    """The state slots of a model with recurrent layers, and totals since it was loaded.
+
+    `used`: slots of running sequences, and those that a step in flight saves a state in. `kept`: snapshots. The other
+    slots are free. `hits_total`: requests that began or resumed with a snapshot. `evictions_total`: snapshots that were
+    evicted, for another state or with the block of their prefix.
+    """
+
+    slots: int
+    used: int
+    kept: int
+    hits_total: int
+    evictions_total: int
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerStats:
     """The scheduler's current state, and totals (`_total`) since it was created. `classes`: from the highest.
 
@@ -103,6 +121,20 @@ class SchedulerStats:
     """None for a model without drafts."""
     expert_tokens: tuple[int, ...] = ()
     """Tokens that each expert has computed, over all layers; empty for a model without experts."""
+    states: StateStats | None = None
+    """None for a model without recurrent layers."""
+
+
+def state_stats(states: SequenceStates) -> StateStats:
+    """The stats of state slots. Thread-safe."""
+    pool, counts = states.pool, states.pool.counts
+    return StateStats(
+        slots=pool.num_slots,
+        used=counts[StateUse.RUNNING] + counts[StateUse.PENDING],
+        kept=counts[StateUse.SNAPSHOT],
+        hits_total=states.hits_total,
+        evictions_total=pool.evictions_total,
+    )
 
 
 def class_stats(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.telemetry.model_stats import ModelStats, SpeculationStats
+from gateway.telemetry.model_stats import ModelStats, SpeculationStats, StateStats
 
 MODEL_LABEL = "gen_ai_request_model"
 CLASS_LABEL = "turnpike_class"
@@ -73,6 +73,16 @@ _CLASS_SECONDS = (
     ("wasted_ns", "turnpike_class_wasted_seconds", "Part of the attributed time spent on discarded rows"),
 )
 
+_STATE_GAUGES = (
+    ("slots", "turnpike_state_slots", "Slots for recurrent states in total"),
+    ("used", "turnpike_state_slots_used", "State slots of running sequences and of states being saved"),
+    ("kept", "turnpike_state_slots_kept", "State slots with saved states; they are evicted when slots are needed"),
+)
+_STATE_COUNTERS = (
+    ("hits_total", "turnpike_state_hits", "Sequences that began or resumed with a saved state"),
+    ("evictions_total", "turnpike_state_evictions", "Saved states evicted"),
+)
+
 _DRAFT_GAUGES = (
     ("depth", "turnpike_speculation_depth", "Maximum draft depth per request, mean of the latest steps"),
     ("acceptance", "turnpike_speculation_acceptance", "Acceptance rate of the latest drafts"),
@@ -114,6 +124,11 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
     for field, name, meaning in _CLASS_SECONDS:
         yield _by_class(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL, CLASS_LABEL]), field, stats, 1e-9)
     yield _expert_tokens(stats)
+    states = {model: counts.states for model, counts in stats.items() if counts.states is not None}
+    for field, name, meaning in _STATE_GAUGES:
+        yield _fill(GaugeMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, states, 1)
+    for field, name, meaning in _STATE_COUNTERS:
+        yield _fill(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, states, 1)
     speculation = {model: counts.speculation for model, counts in stats.items() if counts.speculation is not None}
     yield from _speculation_families(speculation)
 
@@ -153,7 +168,10 @@ def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Met
 
 
 def _fill(
-    family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, ModelStats], unit: float
+    family: GaugeMetricFamily | CounterMetricFamily,
+    field: str,
+    stats: Mapping[str, ModelStats] | Mapping[str, StateStats],
+    unit: float,
 ) -> Metric:
     for model, counts in stats.items():
         family.add_metric([model], getattr(counts, field) * unit)

@@ -127,6 +127,30 @@ class SpeculationStats(Protocol):
         """Counts by proposer and service class."""
 
 
+class StateStats(Protocol):
+    """The state slots of a model with recurrent layers."""
+
+    @property
+    def slots(self) -> int:
+        """Slots in total."""
+
+    @property
+    def used(self) -> int:
+        """Slots of running sequences and of saves in flight."""
+
+    @property
+    def kept(self) -> int:
+        """Saved states."""
+
+    @property
+    def hits_total(self) -> int:
+        """Sequences that began or resumed with a saved state."""
+
+    @property
+    def evictions_total(self) -> int:
+        """Saved states that were evicted."""
+
+
 class ModelStats(Protocol):
     """The scheduler's counts for one model: those in `_total` since it was loaded, the others current."""
 
@@ -189,3 +213,7 @@ class ModelStats(Protocol):
     @property
     def expert_tokens(self) -> Sequence[int]:
         """Tokens that each expert has computed, over all layers; empty: the model has no experts."""
+
+    @property
+    def states(self) -> StateStats | None:
+        """Counts of state slots; None: the model has no recurrent layers."""

@@ -13,6 +13,7 @@ from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
 from kernels.ops import AttentionMetadata, AttentionPlan, HeadNorms, Linear, RopeRows, SamplingColumns
 from kernels.reference import apply_rope, attend, write_kv
 from kernels.reference_ops import ReferenceOps
+from kernels.weights import KVScales
 
 
 class CpuOps(ReferenceOps):
@@ -64,7 +65,13 @@ class CpuOps(ReferenceOps):
         return tensor_of(lazy_zeros((1, num_blocks, blocks.starts(block_numbers)[1]), numpy_dtype(self.dtype)))
 
     def rotate_and_store(
-        self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+        self,
+        qkv: Tensor,
+        norms: HeadNorms | None,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+        scales: KVScales | None = None,
     ) -> Tensor:
         kv_heads = kv_layer.shape[3]
         queries = qkv.shape[1] - 2 * kv_heads
@@ -94,6 +101,7 @@ class CpuOps(ReferenceOps):
         window: int | None,
         cap: float | None = None,
         sinks: Tensor | None = None,
+        scales: KVScales | None = None,
     ) -> Tensor:
         assert isinstance(plan, attention.CpuAttentionPlan)
         if cap is not None or sinks is not None:  # torch's fused attention has neither

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import KVScales
 from kernels.triton.decode import decode, merge
 from kernels.triton.extend import extend
 from kernels.triton.plan import TritonPlan
 from kernels.triton.tuning import MAX_HEAD_DIM, AttentionShape, decode_launch, extend_launch, merge_launch
+from kernels.weights import KVScales
 
 _NO_SCALES = KVScales(key=1.0, value=1.0)
 _INTERPRETED_PROGRAMS = 3

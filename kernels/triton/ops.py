@@ -16,7 +16,6 @@ from kernels.ops import (
     Embedding,
     ExpertWeights,
     HeadNorms,
-    KVScales,
     Linear,
     MlpWeights,
     RopeRows,
@@ -26,7 +25,7 @@ from kernels.reference_ops import ReferenceOps
 from kernels.triton import activation, attention, blocks, embedding, logprobs, mixture, norms, packing, rotary, sampling
 from kernels.triton.bitmask import mask_logits
 from kernels.triton.plan import TritonPlan, plan_from_metadata
-from kernels.weights import DENSE, StoredWeight
+from kernels.weights import DENSE, KVScales, StoredWeight
 
 _UNSCALED = KVScales(key=1.0, value=1.0)
 
@@ -34,7 +33,7 @@ _UNSCALED = KVScales(key=1.0, value=1.0)
 class TritonOps(ReferenceOps):
     """Ops on a GPU in one dtype, or on the CPU with Triton's interpreter.
 
-    `kv_scales`: keep KV in fp8 e4m3 with these scales.
+    `kv_scales`: keep KV in fp8 e4m3, with these scales where a layer has none of its own.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, kv_scales: KVScales | None = None) -> None:
@@ -99,9 +98,15 @@ class TritonOps(ReferenceOps):
         blocks.copy_blocks(kv, sources, targets)
 
     def rotate_and_store(
-        self, qkv: Tensor, norms: HeadNorms | None, rope: RopeRows, kv_layer: Tensor, slot_mapping: Tensor
+        self,
+        qkv: Tensor,
+        norms: HeadNorms | None,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+        scales: KVScales | None = None,
     ) -> Tensor:
-        return rotary.rotate_and_store(qkv, norms, rope, kv_layer, slot_mapping, self.kv_scales)
+        return rotary.rotate_and_store(qkv, norms, rope, kv_layer, slot_mapping, self._scales(scales))
 
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
         return plan_from_metadata(metadata, self.device)
@@ -114,10 +119,15 @@ class TritonOps(ReferenceOps):
         window: int | None,
         cap: float | None = None,
         sinks: Tensor | None = None,
+        scales: KVScales | None = None,
     ) -> Tensor:
         assert isinstance(plan, TritonPlan)
         assert sinks is None, "the loader refuses sinks on a GPU"
-        return attention.attend(query, kv_layer, plan, window, self.kv_scales or _UNSCALED, cap)
+        return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap)
+
+    def _scales(self, of_layer: KVScales | None) -> KVScales | None:
+        """Scales of a layer's KV; None if it is not in fp8."""
+        return None if self.kv_scales is None else of_layer or self.kv_scales
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
         mask_logits(logits, bitmask)

@@ -10,8 +10,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import HeadNorms, KVScales, RopeRows
+from kernels.ops import HeadNorms, RopeRows
 from kernels.triton.tiles import require_contiguous, tile_above, warps_for
+from kernels.weights import KVScales
 
 _HEADS = 16
 """Heads of a program. With 128 dimensions its four warps have four loads of 16 bytes a thread in flight."""

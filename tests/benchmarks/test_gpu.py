@@ -26,8 +26,8 @@ from benchmarks.gpu.scale import FULL, SMALL
 from benchmarks.gpu.stage import Outcome, Stage, Status, read_outcomes
 from benchmarks.gpu.stepping import Stepper
 from engine.checkpoints.huggingface.config import config_from_json
-from kernels.ops import KVScales
 from kernels.triton import tuning
+from kernels.weights import KVScales
 from tests.engine.execution.device.harness import rerun
 
 CPU = torch.device("cpu")

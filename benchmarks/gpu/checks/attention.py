@@ -9,9 +9,9 @@ from benchmarks.gpu.checks import TOLERANCE, poisoned_memory, share_that_differs
 from benchmarks.gpu.paged import Heads, PagedStep, in_fp8, make_step
 from benchmarks.gpu.stage import Stage
 from kernels import reference
-from kernels.ops import KVScales
 from kernels.triton.attention import attend
 from kernels.triton.plan import SPLIT_TOKENS, plan_from_metadata
+from kernels.weights import KVScales
 
 DRAFTED = 5
 """The most tokens of a row that is decoded."""

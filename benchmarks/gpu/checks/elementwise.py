@@ -12,8 +12,9 @@ from benchmarks.gpu.checks import TOLERANCE, poisoned_memory, share_that_differs
 from benchmarks.gpu.stage import Stage
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import HeadNorms, KVScales, RopeRows
+from kernels.ops import HeadNorms, RopeRows
 from kernels.triton import activation, blocks, embedding, norms, rotary
+from kernels.weights import KVScales
 
 _EPS = 1e-5
 _SCALES = KVScales(key=0.25, value=0.5)

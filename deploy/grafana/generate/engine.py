@@ -140,6 +140,35 @@ _MEMORY = Row(
             thresholds=(Threshold(0.9, "orange"),),
         ),
         Panel(
+            title="State slots",
+            form=Form.STACK,
+            unit="short",
+            queries=(
+                PromQL(total(of_model("turnpike_state_slots_used")), "used"),
+                PromQL(total(of_model("turnpike_state_slots_kept")), "kept"),
+                PromQL(
+                    f"{total(of_model('turnpike_state_slots'))} - {total(of_model('turnpike_state_slots_used'))}"
+                    f" - {total(of_model('turnpike_state_slots_kept'))}",
+                    "free",
+                ),
+            ),
+            meaning="Of models with recurrent layers: states of running sequences, saved ones, and free slots.",
+            bad="all used for long: sequences wait for a slot; raise `kv_cache_bytes`.",
+            width=12,
+        ),
+        Panel(
+            title="Saved states found and evicted",
+            form=Form.LINES,
+            unit="ops",
+            queries=(
+                PromQL(total(rate(of_model("turnpike_state_hits_total")), MODEL), f"{named(MODEL)} found"),
+                PromQL(total(rate(of_model("turnpike_state_evictions_total")), MODEL), f"{named(MODEL)} evicted"),
+            ),
+            meaning="Sequences that began or resumed with a saved state, and saved states that went.",
+            bad="more evicted than found while prompts begin alike: too few slots for their states.",
+            width=12,
+        ),
+        Panel(
             title="Tokens that were in the prefix cache",
             form=Form.LINES,
             unit="percentunit",

@@ -16,6 +16,7 @@ from engine.checkpoints.huggingface.config import config_from_json
 from engine.checkpoints.huggingface.families import FAMILIES
 from engine.checkpoints.huggingface.tensor_names import TensorNames
 from engine.checkpoints.json_keys import read_json_object, shown
+from engine.checkpoints.quantization.kv_scales import take_kv_scales
 from engine.checkpoints.quantization.layers import LayerReader, LayerTensors, take_layers
 from engine.checkpoints.quantization.registry import read_format
 from engine.checkpoints.quantization.scheme import WeightFormat
@@ -27,7 +28,7 @@ from engine.models.sources import QuantizedMatrix
 from engine.sampling_defaults import SamplingDefaults
 from engine.text.processor import TextProcessor
 from kernels.arrays import FLOAT32, Array, Dtype
-from kernels.weights import StoredWeight
+from kernels.weights import KVScales, StoredWeight
 
 _MAX_CONFIG_BYTES = 4 << 20
 _MAX_INDEX_BYTES = 64 << 20
@@ -50,7 +51,7 @@ def read_configs(folder: Path) -> tuple[ModelConfig, WeightFormat | None, dict[s
 
 
 class HFCheckpoint:
-    """A `Checkpoint` of a validated folder. Only headers have been read.
+    """A `Checkpoint` of a validated folder. Only headers have been read, and scales of KV.
 
     Raises:
         UnsupportedCheckpoint: the message names the file and the key or tensor that cannot be served.
@@ -65,10 +66,12 @@ class HFCheckpoint:
         stored = _read_headers(folder, _weight_files(folder))
         stored = {name: tensor for name, tensor in stored.items() if not self._names.is_ignored(name)}
         self._layers: Mapping[str, LayerTensors] = {}
+        self._kv_scales: Mapping[int, KVScales] = {}
         self._reader = LayerReader(folder)
         if format is not None:
             expected = dict(expected_tensors(self._config))
             parts = self._names.parts(stored)
+            self._kv_scales = take_kv_scales(self._config, parts, self._reader)
             self._layers = take_layers(format, self._names.matrices(expected, stored, parts), parts)
             self._reader.take_zero_biases(self._layers, expected, parts)
             plain = {tensor.within[0] for tensor in parts.values() if tensor.within is not None}
@@ -97,6 +100,11 @@ class HFCheckpoint:
     def weight_bytes(self) -> int:
         plain = sum(tensor.bytes for tensor in self._stored.values())
         return plain + sum(layer.bytes for layer in self._layers.values())
+
+    @property
+    def kv_scales(self) -> Mapping[int, KVScales]:
+        """See `engine.models.sources.KVScaleSource`."""
+        return self._kv_scales
 
     @property
     def quantized(self) -> Mapping[str, QuantizedMatrix]:

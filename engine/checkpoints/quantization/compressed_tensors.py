@@ -6,14 +6,17 @@
                      X.weight_shape   int64 [2]
                      X.weight_g_idx   int32 [in]  the group of each input; `actorder` "group" only
     int-quantized    X.weight int8 [out, in], X.weight_scale [out, 1] or [1], X.weight_zero_point likewise
+                     X.input_scale [1]  of inputs whose scale is static
     float-quantized  X.weight e4m3 [out, in], X.weight_scale [out, 1], [1] or one for each block
     mxfp4-pack-quantized  see `mxfp4`
 
-Activations are not rounded on a CPU, whatever `input_activations` states.
+Activations are rounded to int8 if `input_activations` says so, weights and activations are symmetric, and the scale is
+dynamic, or static and stored. On a CPU they are rounded to no other numbers.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -30,12 +33,14 @@ from engine.checkpoints.quantization.scheme import (
     TensorSpec,
     divided,
 )
-from kernels.arrays import Bytes, Floats
+from kernels.arrays import FLOAT32, Bytes, Floats
 from kernels.integers import BITS, GroupedIntegers, in_order, unpacked
 from kernels.microscaling import BLOCK_INPUTS
 from kernels.weights import StoredWeight
 
 _WORD_BITS = 32
+_INPUT_SCALE = "input_scale"
+_KV_SCHEME = "kv_cache_scheme"
 _PATTERN = "re:"
 _CLASS = "Linear"
 _MXFP4 = "mxfp4-pack-quantized"
@@ -50,7 +55,8 @@ class CompressedTensorsFormat:
     """See `WeightFormat`."""
 
     def __init__(self, keys: Keys) -> None:
-        keys.only(("config_groups", "ignore", "format"), _INERT)
+        keys.only(("config_groups", "ignore", "format", _KV_SCHEME), _INERT)
+        _check_kv_scheme(keys)
         status = keys.text("quantization_status", "compressed")
         if status not in ("compressed", "frozen"):  # older writers left the second
             raise keys.refuse("quantization_status", f"{status!r:.80} is not compressed")
@@ -77,6 +83,19 @@ class CompressedTensorsFormat:
             if matcher.matches(module)
         ]
         return self._groups[min(found)[1]][1] if found else None
+
+
+def _check_kv_scheme(keys: Keys) -> None:
+    """Scales of keys and values are read by `kv_scales`.
+
+    Raises:
+        UnsupportedCheckpoint: they are not of 8-bit floats, one for each layer.
+    """
+    scheme = replace(keys, values=keys.mapping(_KV_SCHEME), prefix=f"{keys.prefix}{_KV_SCHEME}.")
+    scheme.only(_ARGUMENTS, _INERT_ARGUMENTS)
+    stated = scheme.size("num_bits", 8), scheme.text("type", "float"), scheme.text("strategy", "tensor")
+    if stated != (8, "float", "tensor") or scheme.flag("dynamic") or not scheme.flag("symmetric", True):
+        raise keys.refuse(_KV_SCHEME, f"{dict(scheme.values)!r:.200} is not of static 8-bit floats by tensor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +152,25 @@ def _scheme(group: Keys, form: str) -> LayerScheme:
         raise keys.refuse("actorder", f"{order!r:.80} in {form} is not understood")
     if form in ("float-quantized", _MXFP4) or bits > 8:
         raise keys.refuse("num_bits", f"{bits}-bit integers are not {form}")
-    return _Int8Scheme(group_size, symmetric, rounded_inputs=_rounds_inputs(group))
+    return _Int8Scheme(group_size, symmetric, _rounding_of_inputs(group))
 
 
-def _rounds_inputs(group: Keys) -> bool:
-    """Whether inputs were meant to be int8."""
+class _InputRounding(Enum):
+    """How inputs were meant to be rounded to int8."""
+
+    NONE = "none"
+    BY_TOKEN = "by token"
+    STATIC = "static"
+
+
+def _rounding_of_inputs(group: Keys) -> _InputRounding:
     value = group.values.get("input_activations")
     if not isinstance(value, dict):
-        return False
-    return value.get("num_bits") == 8 and value.get("type", "int") == "int" and value.get("symmetric", True) is True
+        return _InputRounding.NONE
+    kind = value.get("num_bits"), value.get("type", "int"), value.get("symmetric", True)
+    if kind != (8, "int", True):
+        return _InputRounding.NONE
+    return _InputRounding.BY_TOKEN if value.get("dynamic") is True else _InputRounding.STATIC
 
 
 def _float_scheme(keys: Keys, form: str, bits: int, strategy: str) -> LayerScheme:
@@ -194,10 +223,10 @@ class _PackedScheme(IntegerScheme):
 class _Int8Scheme(IntegerScheme):
     """Integers of up to 8 bits, a signed byte each."""
 
-    def __init__(self, group_size: int | None, symmetric: bool, *, rounded_inputs: bool) -> None:
+    def __init__(self, group_size: int | None, symmetric: bool, inputs: _InputRounding) -> None:
         super().__init__("compressed-tensors", 8, group_size)
         self._symmetric = symmetric
-        self._rounded_inputs = rounded_inputs and symmetric and group_size is None
+        self._inputs = inputs if symmetric and group_size is None else _InputRounding.NONE
 
     def tensors(self, out_features: int, in_features: int) -> Mapping[str, TensorSpec]:
         groups = self.groups(in_features)
@@ -206,9 +235,8 @@ class _Int8Scheme(IntegerScheme):
             "weight": TensorSpec(("I8",), ((out_features, in_features),)),
             "weight_scale": TensorSpec(SCALE_TYPES, shapes),
             "weight_zero_point": TensorSpec(("I8",), shapes, required=not self._symmetric),
-            # Of activations that a GPU would round.
             **dict.fromkeys(
-                ("input_scale", "input_zero_point"), TensorSpec((*SCALE_TYPES, "I8"), ((), (1,)), required=False)
+                (_INPUT_SCALE, "input_zero_point"), TensorSpec((*SCALE_TYPES, "I8"), ((), (1,)), required=False)
             ),
         }
 
@@ -221,7 +249,18 @@ class _Int8Scheme(IntegerScheme):
         return GroupedIntegers(8, layer.tensors["weight"].view(np.uint8) ^ np.uint8(128), scales, zero_points)
 
     def blocks(self, layer: QuantizedLayer) -> StoredWeight:
-        return replace(super().blocks(layer), rounded_inputs=self._rounded_inputs)
+        blocks = super().blocks(layer)
+        if self._inputs is _InputRounding.STATIC:
+            scale = _input_scale(layer)
+            return replace(blocks, rounded_inputs=scale is not None, input_scale=scale)
+        return replace(blocks, rounded_inputs=self._inputs is _InputRounding.BY_TOKEN)
+
+
+def _input_scale(layer: QuantizedLayer) -> float | None:
+    """The stored scale of inputs; None: there is none that inputs could be rounded by."""
+    stored = layer.tensors.get(_INPUT_SCALE)
+    scale = 0.0 if stored is None else float(stored.astype(FLOAT32).reshape(()))
+    return scale if 0 < scale < np.inf else None
 
 
 def _by_row(layer: QuantizedLayer) -> Floats:

@@ -91,7 +91,7 @@ class LayerReader:
 
     def read(self, module: str, layer: LayerTensors) -> QuantizedLayer:
         """The layer of a module. Views of the files: use them before `release`."""
-        tensors = {suffix: self._array(f"{module}.{suffix}", tensor) for suffix, tensor in layer.tensors.items()}
+        tensors = {suffix: self.tensor(f"{module}.{suffix}", tensor) for suffix, tensor in layer.tensors.items()}
         out_features, in_features = layer.shape
         return QuantizedLayer(module, out_features, in_features, tensors)
 
@@ -111,7 +111,7 @@ class LayerReader:
             wanted = any(part.name.removesuffix(_WEIGHT) + _BIAS in expected for part in layer.parts)
             if wanted or name not in stored:
                 continue
-            if self._array(name, stored.pop(name)).any():
+            if self.tensor(name, stored.pop(name)).any():
                 raise UnsupportedCheckpoint(f"tensor {name} is not zero, and the model has no such bias")
 
     def release(self) -> None:
@@ -119,7 +119,8 @@ class LayerReader:
         for file in self._files.values():
             file.release()
 
-    def _array(self, name: str, tensor: StoredTensor) -> Array:
+    def tensor(self, name: str, tensor: StoredTensor) -> Array:
+        """A tensor of the files. A view, as in `read`."""
         if tensor.file not in self._files:
             self._files[tensor.file] = MappedFile(self._folder / tensor.file)
         file = self._files[tensor.file]

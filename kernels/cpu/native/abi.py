@@ -20,7 +20,7 @@ class Level(IntEnum):
 
 class Format(IntEnum):
     """Storage format of a weight. The first three are packed from bf16 rows, the others from rows of blocks: of GGUF
-    files, of `kernels.integers` (U4 and U8), and of `kernels.floats8` (E4M3)."""
+    files, of `kernels.integers` (U4 and U8), of `kernels.floats8` (E4M3), and of `kernels.cpu.native.w8a8`."""
 
     BF16 = 0
     INT8 = 1
@@ -46,6 +46,7 @@ class Format(IntEnum):
     MXFP4 = 21
     E4M3_32 = 22
     E4M3_128 = 23
+    W8A8 = 24
 
 
 class Store(IntEnum):
@@ -71,7 +72,7 @@ class Weight(Structure):
 
     _fields_ = (
         ("format", c_int32),
-        ("unused", c_int32),
+        ("input_scale", c_float),
         ("outputs", c_int64),
         ("inputs", c_int64),
         ("packed", c_void_p),

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -10,6 +11,7 @@ from kernels.arrays import BFLOAT16, FLOAT32, Array, Bytes, Dtype, Floats, Ints,
 from kernels.cpu.memory import WeightMemory
 from kernels.cpu.native import abi
 from kernels.cpu.native.library import load
+from kernels.cpu.native.w8a8 import with_rounded_inputs
 from kernels.weights import DENSE, StoredWeight
 
 PAIR = 16
@@ -51,7 +53,7 @@ class NativeLinear:
         firsts = accumulate((part.out_features for part in parts), initial=0)
         for index, (part, first) in enumerate(zip(parts, firsts, strict=False)):
             assert part.in_features == self.in_features, f"{part.in_features} inputs after {self.in_features}"
-            self.struct.part[index] = self._pack(part, first, memory)
+            self.struct.part[index] = self._pack(with_rounded_inputs(part), first, memory)
         self._struct_at = ctypes.addressof(self.struct)
         self._columns = int(self.struct.part[0].inputs)
 
@@ -89,7 +91,7 @@ class NativeLinear:
         self._library.tp_pack(number, address(rows), part.out_features, columns, address(packed))
         self._packed.append(packed)
         bias_at = None if self._bias is None else address(self._bias[first:])
-        return abi.Weight(number, 0, part.out_features, columns, address(packed), bias_at)
+        return abi.Weight(number, part.input_scale or 0.0, part.out_features, columns, address(packed), bias_at)
 
     def _product(self, x: Array, dtype: Dtype, store: abi.Store) -> Array:
         assert x.dtype == self.dtype, f"x is {x.dtype}"
@@ -122,12 +124,15 @@ class NativeEmbedding:
 
 def pack_gate_up(gate: StoredWeight, up: StoredWeight, bias: Array | None, memory: WeightMemory) -> NativeLinear:
     """Blocks of 16 gates and 16 ups in turn, padded with rows of zeros, as TP_STORE_SILU_MUL and its neighbour need."""
+    if gate.input_scale == up.input_scale:  # a block of 32 outputs rounds its inputs in one way
+        rounded = with_rounded_inputs(gate), with_rounded_inputs(up)
+        gate, up = rounded if rounded[0].format == rounded[1].format else (gate, up)
     if gate.format != up.format:  # a block of 32 outputs has one format
         gate, up = (_expanded(part) for part in (gate, up))
     rows = _in_turn(gate.rows, up.rows)
     if bias is not None:
         bias = _in_turn(*np.split(bias, 2))
-    return NativeLinear([StoredWeight(gate.format, rows, len(rows), gate.in_features)], bias, memory)
+    return NativeLinear([replace(gate, rows=rows, out_features=len(rows), rounded_inputs=False)], bias, memory)
 
 
 def _in_turn(gate: Array, up: Array) -> Array:

@@ -6,6 +6,7 @@ from engine.memory import BlockPool, KVCacheManager, SequenceStates, StatePool
 from engine.memory.state_pool import StateUse
 from engine.request import STANDARD, Request
 from engine.scheduling.plan import ScheduledRow
+from engine.scheduling.stats import StateStats, state_stats
 from engine.simulation import make_request
 from tests.engine.memory.support import admit
 
@@ -69,6 +70,36 @@ def test_the_same_prompt_computes_less_than_a_block_again() -> None:
     memory = Memory()
     memory.compute(memory.request("a"), 100)
     assert memory.request("b").computed == LAST_BORDER
+
+
+def test_slots_hits_and_evictions_are_counted() -> None:
+    memory = Memory(4)  # three for running sequences: one for states that are saved
+    counted = lambda: state_stats(memory.states)  # noqa: E731
+    assert counted() == StateStats(slots=4, used=0, kept=0, hits_total=0, evictions_total=0)
+    first = memory.request("a")
+    assert (counted().used, counted().kept) == (1, 0)
+    memory.compute(first, 100)
+    assert (counted().used, counted().kept, counted().hits_total) == (1, 1, 0)
+    memory.release(first)
+    assert (counted().used, counted().kept) == (0, 1)
+    again = memory.request("b")
+    assert (again.computed, counted().hits_total, counted().evictions_total) == (LAST_BORDER, 1, 0)
+    others = [memory.request(name, [number] * 50) for number, name in enumerate("cd")]
+    assert (counted().used, counted().kept) == (3, 1)
+    memory.compute(others[0], 50)
+    assert (counted().used, counted().kept, counted().evictions_total) == (3, 1, 1)
+    for request in (again, *others):
+        memory.release(request)
+    assert (counted().used, counted().kept) == (0, 1)
+
+
+def test_counts_of_slots_add_up_in_every_state_that_is_read() -> None:
+    pool = StatePool(2, 1)
+    before = pool.counts
+    slot = pool.take_running()
+    assert sum(before.values()) == sum(pool.counts.values()) == 2
+    assert (before[StateUse.RUNNING], pool.counts[StateUse.RUNNING]) == (0, 1)
+    pool.give_back(slot, StateUse.RUNNING)
 
 
 def test_a_state_is_of_one_tenant() -> None:

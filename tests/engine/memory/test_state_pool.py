@@ -23,6 +23,7 @@ class StatePoolMachine(RuleBasedStateMachine):
         self.pool.tenant_slots = share
         self.share = share
         self.saved: dict[bytes, tuple[int, str]] = {}
+        self.evicted = 0
         self.taken: dict[int, StateUse] = {}
 
     def free(self) -> int:
@@ -33,6 +34,7 @@ class StatePoolMachine(RuleBasedStateMachine):
 
     def evict(self, block_hash: bytes) -> None:
         del self.saved[block_hash]
+        self.evicted += 1
 
     @rule(target=running)
     def begin(self):  # type: ignore[no-untyped-def]
@@ -86,7 +88,8 @@ class StatePoolMachine(RuleBasedStateMachine):
     @rule(block_hash=HASHES)
     def lose_block(self, block_hash: bytes) -> None:
         self.pool.evict(block_hash)
-        self.saved.pop(block_hash, None)
+        if block_hash in self.saved:
+            self.evict(block_hash)
 
     @rule(block_hash=HASHES)
     def use(self, block_hash: bytes) -> None:
@@ -104,6 +107,7 @@ class StatePoolMachine(RuleBasedStateMachine):
             assert self.pool.find(block_hash) == slot
         assert {slot: use for slot, use in self.taken.items() if self.pool.use_of(slot) is not use} == {}
         assert self.pool.count(StateUse.FREE) == self.free()
+        assert self.pool.evictions_total == self.evicted
 
 
 StatePoolMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -40,6 +40,14 @@ def test_tokens_are_counted_by_expert() -> None:
     assert shown["turnpike_expert_tokens_total", "tiny", "1"] == 7
 
 
+def test_state_slots_are_those_of_models_with_recurrent_layers() -> None:
+    shown = samples(Metrics(stats))
+    names = ("slots", "slots_used", "slots_kept", "hits_total", "evictions_total")
+    assert [shown[f"turnpike_state_{name}"] for name in names] == [9, 3, 4, 11, 6]
+    plain = samples(Metrics(lambda: {"tiny": replace(stats()["tiny"], states=None)}))
+    assert not any(name.startswith("turnpike_state_") for name in plain)
+
+
 def test_what_the_limits_say_of_this_moment_is_a_gauge_and_the_rest_is_counted() -> None:
     shown = samples(Metrics(dict, lambda: {"open": 3, "breaker_open": 1, "unmerged": 2, "degraded": 7}))
     assert (shown["turnpike_admission_open_holds"], shown["turnpike_limits_breaker_open"]) == (3, 1)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, KVScales
+from kernels.ops import AttentionMetadata
+from kernels.weights import KVScales
 
 FAR_AWAY = 2**30
 """A block id so far out of the pool that reading it cannot go unnoticed."""

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels import reference
-from kernels.ops import KVScales
 from kernels.triton.attention import attend
 from kernels.triton.plan import SPLIT_TOKENS, number_splits, plan_from_metadata
+from kernels.weights import KVScales
 from tests.kernels.triton.attention_cases import FAR_AWAY, Heads, Step, in_fp8, make_step, only_row
 
 DRAFTED = 8
@@ -153,6 +153,8 @@ def test_kv_in_fp8(dim: int) -> None:
     stored, meant = in_fp8(make_step(lens, contexts, Heads(dim=dim), dtype=torch.float16), scales)
     expected = reference.attend(meant.query, meant.kv_layer, meant.metadata, None)
     torch.testing.assert_close(attended(stored, scales=scales), expected, rtol=5e-3, atol=5e-3)
+    by_definition = reference.attend(stored.query, stored.kv_layer, stored.metadata, None, scales=scales)
+    torch.testing.assert_close(by_definition, expected, rtol=5e-3, atol=5e-3)
 
 
 def test_layers_that_lie_apart_within_blocks() -> None:

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import KVScales, SamplingColumns
+from kernels.ops import SamplingColumns
 from kernels.reference_ops import ReferenceOps
 from kernels.triton.ops import TritonOps
+from kernels.weights import KVScales
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.kernels.triton.model_steps import loaded, logits_of
 from tests.support.kernel_tensors import DEVICE, random

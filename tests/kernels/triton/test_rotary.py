@@ -8,8 +8,9 @@ import torch
 
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import HeadNorms, KVScales, RopeRows
+from kernels.ops import HeadNorms, RopeRows
 from kernels.triton.rotary import rotate_and_store
+from kernels.weights import KVScales
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
 

@@ -32,7 +32,7 @@ void tp_use_threads(int32_t threads);
 // --- Weights ---------------------------------------------------------------------------------------------------
 
 // Storage format of a weight [outputs, inputs]. `tp_pack` takes rows of bf16 numbers for the first three, and stored rows
-// of blocks for the others: ggml's layouts, and those of zero_points.cpp and float8.cpp.
+// of blocks for the others: ggml's layouts, and those of zero_points.cpp, float8.cpp and w8a8.cpp.
 enum TpFormat : int32_t {
     TP_BF16 = 0,
     TP_INT8 = 1,
@@ -60,8 +60,10 @@ enum TpFormat : int32_t {
     // 8-bit floats (e4m3) with a float32 scale for 32 or 128 inputs: see float8.cpp.
     TP_E4M3_32 = 22,
     TP_E4M3_128 = 23,
+    // Signed bytes with a float32 scale for each output, for inputs that are rounded to signed bytes: see w8a8.cpp.
+    TP_W8A8 = 24,
 };
-constexpr int32_t TP_FORMATS = 24;
+constexpr int32_t TP_FORMATS = 25;
 
 // Bytes of the packed weight; -1 if the format does not support the shape. `packed` is aligned to 64 bytes.
 int64_t tp_packed_bytes(int32_t format, int64_t outputs, int64_t inputs);
@@ -70,7 +72,8 @@ void tp_pack(int32_t format, const void* rows, int64_t outputs, int64_t inputs, 
 void tp_unpack_row(int32_t format, const void* packed, int64_t outputs, int64_t inputs, int64_t output, float* numbers);
 
 struct TpWeight {
-    int32_t format, unused;
+    int32_t format;
+    float input_scale;  // of TP_W8A8: inputs are rounded to multiples of it; 0: each row has a scale of its own
     int64_t outputs, inputs;
     const void* packed;
     const float* bias;  // [outputs] or null

@@ -1,6 +1,7 @@
 """Quantised copies of tiny checkpoints, in every layout that is read."""
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,8 @@ Quantized = tuple[Mapping[str, Array], Floats]
 @dataclass(frozen=True)
 class Case:
     """A quantised checkpoint. quantize: of one weight. block_format: what its matrices of 256 inputs are kept in.
-    plain: parts of the names of modules that stay plain. head: whether the head is quantised."""
+    plain: parts of the names of modules that stay plain. head: whether the head is quantised. rounds: whether products
+    round their inputs."""
 
     name: str
     config: Mapping[str, Any]
@@ -33,6 +35,7 @@ class Case:
     head: bool = False
     plain: tuple[str, ...] = ()
     extra: Mapping[str, Array] = field(default_factory=dict)
+    rounds: bool = False
 
 
 def write(folder: Path, source: Path, case: Case) -> dict[str, Floats]:
@@ -125,15 +128,23 @@ def _packed(bits: int, group_size: int, *, symmetric: bool, index: bool = False)
     return Case(name, compressed("pack-quantized", weights), quantize, None if index else f"u{bits}_{size}")
 
 
-def _int8(*, symmetric: bool) -> Case:
+def _int8(*, symmetric: bool, static: bool = False, input_scale: float | None = None) -> Case:
+    """static: whether inputs have one scale, which is stored if it is given."""
+
     def quantize(weight: Floats) -> Quantized:
         integers = packing.rounded(weight, 8, -1, symmetric=symmetric, scale_type=np.float32)
-        return packing.int_quantized(integers, symmetric=symmetric), integers.floats()
+        tensors = packing.int_quantized(integers, symmetric=symmetric)
+        if input_scale is not None:
+            tensors["input_scale"] = np.array([input_scale], np.float32)
+        return tensors, integers.floats()
 
     weights = {"num_bits": 8, "type": "int", "symmetric": symmetric, "strategy": "channel"}
-    activations = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}
+    activations = {"num_bits": 8, "type": "int", "strategy": "tensor" if static else "token", "dynamic": not static}
     config = compressed("int-quantized", weights, input_activations=activations)
-    return Case(f"int8-{'sym' if symmetric else 'asym'}", config, quantize, "u8_128")
+    name = f"int8-{'sym' if symmetric else 'asym'}{'-static' if static else ''}"
+    name += "" if input_scale is None else f"-{input_scale}"
+    rounds = symmetric and (not static or (input_scale is not None and 0 < input_scale < np.inf))
+    return Case(name, config, quantize, "u8_128", rounds=rounds)
 
 
 def _float8(strategy: str) -> Case:
@@ -186,6 +197,9 @@ CASES = (
     _packed(4, 64, symmetric=True, index=True),
     _int8(symmetric=True),
     _int8(symmetric=False),
+    _int8(symmetric=True, static=True),
+    _int8(symmetric=False, static=True, input_scale=0.04),
+    *(_int8(symmetric=True, static=True, input_scale=scale) for scale in (0.04, 0.0, math.inf)),
     *(_float8(strategy) for strategy in ("tensor", "channel", "block")),
     _fp8((128, 128)),
     _fp8((96, 160)),

@@ -50,4 +50,5 @@ def test_logits_are_those_of_transformers(name: str) -> None:
     if computes_natively():
         model = load_model(checkpoint, select_ops("bfloat16", threads=2, device="cpu"), 64)
         native = logits_of(model, expected["tokens"])
-        assert np.linalg.norm(native - exact) / np.linalg.norm(exact) < 0.02
+        most = 0.05 if name == "w8a8" else 0.02  # in int8 inputs are rounded, too
+        assert np.linalg.norm(native - exact) / np.linalg.norm(exact) < most

@@ -21,7 +21,7 @@ void bf16_block_avx2(const Product& product, int64_t block);
 void bf16_block_avx512(const Product& product, int64_t block);
 void bf16_block_float_avx512(const Product& product, int64_t block);  // of rows in float32, prepared by these two
 int64_t bf16_float_row_bytes(int64_t inputs);
-void bf16_to_float_avx512(const uint16_t* x, int64_t inputs, char* prepared);
+void bf16_to_float_avx512(const TpWeight& weight, const uint16_t* x, char* prepared);
 void bf16_block_amx(const Product& product, int64_t block);
 // Whether the tiles of this processor compute what they should.
 bool bf16_amx_agrees();

@@ -61,7 +61,8 @@ int64_t bf16_float_row_bytes(int64_t inputs) {
     return ((inputs * static_cast<int64_t>(sizeof(float)) + line - 1) / line | 1) * line;
 }
 
-void bf16_to_float_avx512(const uint16_t* x, int64_t inputs, char* prepared) {
+void bf16_to_float_avx512(const TpWeight& weight, const uint16_t* x, char* prepared) {
+    const int64_t inputs = weight.inputs;
     auto* to = reinterpret_cast<float*>(prepared);
     int64_t input = 0;
     for (; input + LANES <= inputs; input += LANES) {

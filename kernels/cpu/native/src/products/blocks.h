@@ -109,7 +109,7 @@ inline constexpr int16_t E2M1_NUMBERS[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -
 // The product of one format at a level, and how it takes rows: as `Format` has these.
 struct BlockKernel {
     int64_t (*prepared_bytes)(int64_t inputs);
-    void (*prepare)(const uint16_t* x, int64_t inputs, char* prepared);
+    void (*prepare)(const TpWeight& weight, const uint16_t* x, char* prepared);
     void (*block)(const Product& product, int64_t block);
 };
 

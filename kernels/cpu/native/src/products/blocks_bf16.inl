@@ -51,8 +51,8 @@ class Bf16Rows : public Bf16Numbers {
         return lanes[0];
     }
 
-    static void prepare(const uint16_t* x, int64_t inputs, char* prepared) {
-        const int64_t groups = inputs / GROUP_INPUTS;
+    static void prepare(const TpWeight& weight, const uint16_t* x, char* prepared) {
+        const int64_t groups = weight.inputs / GROUP_INPUTS;
         auto* sums = reinterpret_cast<float*>(prepared);
         for (int64_t group = 0; group < groups; ++group, x += GROUP_INPUTS) {
             const float first = sum_of(load_bf16(x)), second = sum_of(load_bf16(x + LANES));

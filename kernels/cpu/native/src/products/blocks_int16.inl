@@ -54,11 +54,11 @@ class Int16Rows {
         return largest;
     }
 
-    static void prepare(const uint16_t* x, int64_t inputs, char* prepared) {
+    static void prepare(const TpWeight& weight, const uint16_t* x, char* prepared) {
         constexpr uint32_t INFINITE = 0x7f80, LEAST_EXPONENT = 16, BITS = 14;
-        const int64_t groups = inputs / GROUP_INPUTS;
+        const int64_t groups = weight.inputs / GROUP_INPUTS;
         auto* numbers = reinterpret_cast<int16_t*>(prepared);
-        auto* scales = reinterpret_cast<float*>(numbers + inputs);
+        auto* scales = reinterpret_cast<float*>(numbers + weight.inputs);
         for (int64_t group = 0; group < groups; ++group, x += GROUP_INPUTS, numbers += GROUP_INPUTS) {
             const uint32_t largest = largest_bits(x);
             const uint32_t exponent = std::max(LEAST_EXPONENT, largest >> 7);

@@ -36,6 +36,8 @@ const Format* format_of(int32_t format) {
         case TP_E4M3_32:
         case TP_E4M3_128:
             return float8_format(format, level);
+        case TP_W8A8:
+            return w8a8_format(level);
         default:
             return gguf_format(format, level);
     }
@@ -55,8 +57,9 @@ struct Work {
 
 struct Preparation {
     const Format* format;
+    const TpWeight* weight;
     const uint16_t* x;
-    int64_t x_stride, inputs;
+    int64_t x_stride;
     char* prepared;
     int64_t prepared_bytes;
 };
@@ -68,10 +71,12 @@ int64_t row_bytes(const Format& format, int64_t inputs) { return up_to(format.pr
 
 // The earlier part whose prepared rows are this one's too, or this one.
 int64_t prepared_with(const TpLinear& linear, int64_t part) {
-    const Format* format = format_of(linear.part[part].format);
+    const TpWeight& weight = linear.part[part];
+    const Format* format = format_of(weight.format);
     for (int64_t earlier = 0; earlier < part; ++earlier) {
-        const Format* other = format_of(linear.part[earlier].format);
-        if (other->prepare == format->prepare && linear.part[earlier].inputs == linear.part[part].inputs) {
+        const TpWeight& other = linear.part[earlier];
+        const bool alike = other.inputs == weight.inputs && other.input_scale == weight.input_scale;
+        if (alike && format_of(other.format)->prepare == format->prepare) {
             return earlier;
         }
     }
@@ -81,7 +86,7 @@ int64_t prepared_with(const TpLinear& linear, int64_t part) {
 void prepare_range(const void* argument, int64_t first, int64_t last) {
     const auto& work = *static_cast<const Preparation*>(argument);
     for (int64_t row = first; row < last; ++row) {
-        work.format->prepare(work.x + row * work.x_stride, work.inputs, work.prepared + row * work.prepared_bytes);
+        work.format->prepare(*work.weight, work.x + row * work.x_stride, work.prepared + row * work.prepared_bytes);
     }
 }
 
@@ -205,7 +210,7 @@ extern "C" void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_
         const int64_t shared = prepared_with(*linear, index);
         const char* rows_at = shared == index ? prepared : work.part[shared].product.prepared;
         if (bytes > 0 && shared == index) {
-            const Preparation preparation{part.format, x, x_stride, weight.inputs, prepared, bytes};
+            const Preparation preparation{part.format, &weight, x, x_stride, prepared, bytes};
             run(prepare_range, &preparation, rows, PREPARED_ROWS);
             prepared += rows * bytes;
         }

@@ -30,7 +30,7 @@ struct Format {
     void (*pack)(const void* rows, int64_t outputs, int64_t inputs, void* packed);
     void (*unpack_row)(const void* packed, int64_t outputs, int64_t inputs, int64_t output, float* numbers);
     int64_t (*prepared_bytes)(int64_t inputs);  // of a row; 0: the product takes x as it is
-    void (*prepare)(const uint16_t* x, int64_t inputs, char* prepared);
+    void (*prepare)(const TpWeight& weight, const uint16_t* x, char* prepared);
     void (*block)(const Product& product, int64_t block);  // all rows of outputs [32 block, 32 block + 32)
 };
 
@@ -41,6 +41,7 @@ const Format* int4_format(int32_t level);
 const Format* gguf_format(int32_t format, int32_t level);
 const Format* gguf_super_format(int32_t format, int32_t level);
 const Format* float8_format(int32_t format, int32_t level);
+const Format* w8a8_format(int32_t level);
 const Format* zero_points_format(int32_t format, int32_t level);
 
 }  // namespace tp
