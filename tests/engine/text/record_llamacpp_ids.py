@@ -24,7 +24,7 @@ FIXTURES = Path(__file__).parent / "fixtures"
 PRE_TOKENIZERS = (
     *("default", "gpt-2", "llama-bpe", "smaug-bpe", "glm4", "qwen2", "tekken", "gpt-4o", "seed-coder", "qwen35"),
     *("ufakzeka", "minicpm5", "jais-2", "exaone-moe", "bailingmoe", "deepseek-coder", "deepseek-v3", "falcon"),
-    *("bloom", "viking"),
+    *("bloom", "viking", "deepseek-llm"),
 )
 
 
