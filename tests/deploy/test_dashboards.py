@@ -18,6 +18,11 @@ from tests.support.servers import ServerMissing
 PAGES = {dashboard.slug: dashboard_json(dashboard) for dashboard in DASHBOARDS}
 INTERVAL_S = 60
 
+OF_RECURRENT_LAYERS = {
+    *("turnpike_state_slots", "turnpike_state_slots_used", "turnpike_state_slots_kept"),
+    *("turnpike_state_hits_total", "turnpike_state_evictions_total"),
+}
+"""Metrics of models with recurrent layers, which no model of the watched gateway has."""
 WITHOUT_SERIES = {"turnpike_usage_missing_events"}
 """Has one for each journal that lacks some. Its panel says 0 where there is none."""
 
@@ -96,7 +101,8 @@ def is_number(sample: tuple[float, str]) -> bool:
 def test_prometheus_answers_a_panel(watched: WatchedGateway, where: Target) -> None:
     slug, _, target = where
     found = asked(watched, target, page(watched, slug))
-    assert found
+    of_recurrent_layers = any(name in target["expr"] for name in OF_RECURRENT_LAYERS)
+    assert bool(found) is not of_recurrent_layers
     labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
     assert all(labels <= set(series["metric"]) for series in found), "a legend names a label that is not there"
 
@@ -154,7 +160,8 @@ def test_every_metric_that_is_named_is_exported(watched: WatchedGateway) -> None
         name for expr in exprs for name in re.findall(r"\b(?:turnpike|gen_ai|process)[_:][\w:]+(?=[{\[ )]|$)", expr)
     }
     labels = {"turnpike_class", "turnpike_tier", "turnpike_proposer", "gen_ai_request_model"}
-    assert named - labels - set(watched.label_values("__name__")) == WITHOUT_SERIES
+    exported = set(watched.label_values("__name__"))
+    assert named - labels - exported == WITHOUT_SERIES | OF_RECURRENT_LAYERS
     assert len(named) > 40
 
 
