@@ -12,6 +12,7 @@ ALL = (
         "fairness",
         "memory_waste",
         "window_memory",
+        "weight_loading",
         "start",
         "resident",
         "accuracy",
