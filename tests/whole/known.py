@@ -284,6 +284,47 @@ SCENARIOS: list[Scenario] = [
             Fault(at_ms=641, kind="loop-stalls", lasts_ms=4000),
         ),
     ),
+    # A gateway stops on a failing disk, which recovers after the last attempt to write usage records.
+    Scenario(
+        81877,
+        Config(
+            start=datetime(2026, 3, 14, 23, 59, 46, 840000, tzinfo=UTC),
+            max_running=4,
+            step_tokens=256,
+            window=320,
+            small=False,
+            step_us=20000,
+            token_us=3000,
+            max_wait_s=2,
+            saturated_queue=10,
+            unread=16,
+            states=20,
+        ),
+        (
+            Fault(at_ms=859, kind="sync-fails", lasts_ms=4000),
+            Fault(at_ms=2660, kind="revoke"),
+            Call(at_ms=3378, tenant="daily", session="s2"),
+            Call(at_ms=3378, tenant="daily"),
+            Call(at_ms=3378, tenant="daily", session="s2"),
+            Call(at_ms=3378, tenant="daily", session="s2"),
+            Call(at_ms=3378, tenant="daily", endpoint="completions", words=20, max_tokens=60, variant=851, pace=2000),
+            Call(at_ms=3378, tenant="daily", endpoint="completions", words=1, max_tokens=1, stop="\n", variant=251),
+            Call(at_ms=3378, tenant="daily", endpoint="messages", model="auto", words=40, max_tokens=1, variant=267),
+            Call(
+                at_ms=3378,
+                tenant="daily",
+                model="auto",
+                words=1,
+                max_tokens=60,
+                stream=False,
+                session="s2",
+                variant=601,
+            ),
+            Call(at_ms=3378, tenant="daily", max_tokens=2, n=3, stream=False, variant=786),
+            Call(at_ms=3378, tenant="daily", model="auto", words=1, max_tokens=20, session="s2", variant=5, retries=2),
+            Fault(at_ms=3613, kind="restart", lasts_ms=700, amount=5),
+        ),
+    ),
 ]
 """Reduced by `--shrink`."""
 

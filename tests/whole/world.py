@@ -149,6 +149,7 @@ class World:
     async def restart(self, index: int) -> None:
         """SIGTERM, and a new process on the same disk."""
         old = self.gateways[index]
+        self.disk_failed_at_stop |= self.disk.fails or self.disk.sync_fails  # it may recover before the stop ends
         await self.stop(old)
         self.lost_holds |= not self.redis.accepts  # what is unsettled then expires
         self.disk_failed_at_stop |= self.disk.fails or self.disk.sync_fails
