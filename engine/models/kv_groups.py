@@ -55,10 +55,11 @@ def group_layers(windows: Sequence[int | None], max_positions: int, layer_heads:
             choices.append((numbers[0] * block, groups * block, groups, block))
     if not choices:
         return one_group(len(windows))
+    block = min(choices)[-1]
     of_groups: list[int | None] = []
     places = [(0, 0)] * len(windows)
     for kind, layers in kinds.items():
-        for group in _filled(layers, sizes, min(choices)[-1]):
+        for group in _filled(layers, sizes, block):
             for number, layer in enumerate(group):
                 places[layer] = len(of_groups), number
             of_groups.append(kind)

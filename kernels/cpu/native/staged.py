@@ -6,7 +6,6 @@ two give the same bits.
 """
 
 import ctypes
-import math
 
 import numpy as np
 
@@ -15,11 +14,12 @@ from kernels.cpu.native import abi
 from kernels.cpu.native.delta import NativeDelta, gate
 from kernels.cpu.native.experts import chosen_experts, mixture, mlp
 from kernels.cpu.native.forward import NativeLayer, NativeWeights, wanted_of_rows
+from kernels.cpu.native.layer_inputs import NativeLayerInputs
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeLinear
 from kernels.host import StepRows
 from kernels.layout import HeadShape, block_numbers, int8_layer_bytes
-from kernels.weights import ExpertNorms, ExpertWeights, HeadNorms, LatentWeights, LayerInput, MlpWeights, ModelShape
+from kernels.weights import ExpertNorms, ExpertWeights, HeadNorms, LatentWeights, MlpWeights, ModelShape
 
 _STORES = {
     "silu": abi.Store.SILU_MUL,
@@ -86,6 +86,7 @@ class StagedForward:
         """By layer, the number of its KV among those of all layers."""
         self._kv_places = [(shape.kv_places or places)[number] for number in self._kv_numbers]
         """By layer with KV: its group, and its number there."""
+        self._layer_inputs = NativeLayerInputs(weights)
         self._rotating = [
             heads if is_own else _without_kv(heads) for heads, is_own in zip(self._heads, own, strict=True)
         ]
@@ -107,7 +108,7 @@ class StagedForward:
         if self._shape.embedding_scale != 1:
             residual = residual * self._embedding_scale
         residual = np.ascontiguousarray(residual)
-        inputs = self._layer_inputs(token_ids, residual)
+        inputs = self._layer_inputs(token_ids, residual, self._norm)
         last = len(self._weights.layers) - 1
         for index, layer in enumerate(self._weights.layers):
             x = self._input(residual, layer.attention_norm)
@@ -122,7 +123,7 @@ class StagedForward:
             self._add(residual, self._feed_forward(layer, residual), layer.mlp_output_norm)
             if layer.layer_input is not None and inputs is not None:
                 own = inputs[:, index] if kept is None else inputs[kept, index]
-                self._add(residual, self._of_input(layer.layer_input, residual, own), layer.layer_input.norm)
+                self._add(residual, self._layer_inputs.added(layer.layer_input, residual, own), layer.layer_input.norm)
             if layer.scalar != 1:
                 residual *= np.float32(layer.scalar)
         return self._norm(residual, self._weights.final_norm)
@@ -274,24 +275,6 @@ class StagedForward:
         )
         return out
 
-    def _layer_inputs(self, token_ids: Ints, residual: Floats) -> Floats | None:
-        """float32 [T, layers, P]: see `kernels.weights.LayerInputs`."""
-        weights = self._weights.layer_inputs
-        if weights is None:
-            return None
-        layers, size = len(self._weights.layers), len(weights.norm)
-        projected = weights.projection.wide(residual.astype(BFLOAT16)) * np.float32(residual.shape[1] ** -0.5)
-        of_projection = self._norm(projected.reshape(-1, size), weights.norm).astype(FLOAT32)
-        of_table = weights.table.table.rows(token_ids) * np.float32(np.array(size**0.5).astype(BFLOAT16))
-        summed = of_projection.reshape(-1, layers, size) + of_table.reshape(-1, layers, size)
-        inputs: Floats = summed * np.float32(2**-0.5)
-        return inputs
-
-    def _of_input(self, weights: LayerInput[Floats, NativeLinear], residual: Floats, inputs: Floats) -> Floats:
-        """float32 [T, H], before its norm."""
-        gate = _ACTIVATIONS[self._shape.activation](weights.gate.wide(residual.astype(BFLOAT16)))
-        return weights.projection.wide((gate * inputs).astype(BFLOAT16))
-
     def _feed_forward(self, layer: NativeLayer, residual: Floats) -> Floats:
         x = self._input(residual, layer.mlp_norm)
         if isinstance(layer.mlp, MlpWeights):
@@ -354,20 +337,6 @@ def _without_kv(heads: abi.Heads) -> abi.Heads:
     queries = abi.Heads.from_buffer_copy(heads)
     queries.kv_heads = 0
     return queries
-
-
-_GELU_SLOPE: np.float32 = np.float32(math.sqrt(2 / math.pi))
-
-
-def _gelu_tanh(x: Floats) -> Floats:
-    inner = _GELU_SLOPE * (x + np.float32(0.044715) * x * x * x)
-    bent: Floats = np.tanh(inner)
-    activated: Floats = np.float32(0.5) * x * (np.float32(1) + bent)
-    return activated
-
-
-_ACTIVATIONS = {"gelu_tanh": _gelu_tanh}
-"""Of the gates of layers' inputs."""
 
 
 def _layer_bytes(heads: HeadShape) -> int:
