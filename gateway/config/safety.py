@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from gateway.config.setting_sources import CONFIG_FILE
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
+from gateway.urls import StoreUrl
 
 PLACEHOLDERS = (
     *("change", "replace", "example", "placeholder", "default", "insecure", "secret", "pepper", "password"),
@@ -91,14 +92,14 @@ def _secret_urls(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _is_private(url: str) -> bool:
     """Whether a connection is local or always encrypted."""
-    scheme, rest = url.split("://", 1)
+    scheme = url.partition("://")[0]
     if scheme in _LOCAL_SCHEMES or scheme in _TLS_SCHEMES:
         return True
-    options = parse_qs(urlsplit(url).query)
+    parts = StoreUrl.split(url)
+    options = parse_qs(parts.query)
     if scheme.startswith("postgresql") and _TLS_MODES.intersection(options.get("ssl", ())):
         return True
-    authority = rest.partition("/")[0].partition("?")[0].rpartition("@")[2]
-    return all(_is_local(host) for host in [*authority.split(","), *options.get("host", ())] if host)
+    return all(_is_local(host) for host in [*parts.hosts, *options.get("host", ())] if host)
 
 
 def _is_local(host: str) -> bool:
@@ -119,5 +120,7 @@ def _is_world_readable(path: Path) -> bool:
     except OSError:
         return False
     return "key_pepper" in stated or any(
-        urlsplit(value).password for name, value in stated.items() if name.endswith("_url") and isinstance(value, str)
+        StoreUrl.split(value).password
+        for name, value in stated.items()
+        if name.endswith("_url") and isinstance(value, str)
     )

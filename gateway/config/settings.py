@@ -14,7 +14,7 @@ from decimal import Decimal
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from pydantic import (
     AwareDatetime,
@@ -54,6 +54,7 @@ from gateway.config.store_urls import is_redis_url, normalise_database_url
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.routing.names import is_reserved
 from gateway.sessions.policy import SessionWindow
+from gateway.urls import StoreUrl
 
 MIN_PEPPER_CHARS = 32
 MOST_DRAFTS = 16
@@ -358,7 +359,7 @@ class Settings(BaseSettings):
         pepper = self.key_pepper.get_secret_value() if self.key_pepper else ""
         stores = (self.database_url, self.redis_url, self.sessions_redis_url, self.kafka_url, self.analytics_url)
         urls = [url.get_secret_value() for url in stores if url is not None]
-        passwords = [urlsplit(url).password or "" for url in urls]
+        passwords = [StoreUrl.split(url).password for url in urls]
         return tuple(value for value in (pepper, *passwords, *map(unquote, passwords)) if value)
 
 

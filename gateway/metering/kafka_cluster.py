@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from gateway.errors import OperatorError
 from gateway.extras import require
+from gateway.urls import StoreUrl
 
 SCHEMES = {"kafka": "PLAINTEXT", "kafkas": "SSL"}
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -36,25 +37,23 @@ class KafkaCluster:
         Raises:
             ValueError: an invalid URL. The message does not contain it.
         """
-        parts = urlsplit(url)
+        parts = StoreUrl.split(url)
         security = SCHEMES.get(parts.scheme)
-        credentials, _, hosts = parts.netloc.rpartition("@")
         query = parse_qs(parts.query)
-        if security is None or not hosts or parts.path.strip("/") or set(query) - {"sasl"}:
+        if security is None or not parts.hosts or parts.path.strip("/") or set(query) - {"sasl"}:
             raise ValueError(f"must be a {FORM} URL")
         options: dict[str, Any] = {"security_protocol": security}
-        if credentials:
-            user, _, password = credentials.partition(":")
+        if parts.user or parts.password:
             mechanism = query.get("sasl", ["PLAIN"])[0].upper()
             if mechanism not in SASL_MECHANISMS:
                 raise ValueError(f"sasl must be one of {', '.join(SASL_MECHANISMS)}")
             options |= {
                 "security_protocol": "SASL_" + security,
                 "sasl_mechanism": mechanism,
-                "sasl_plain_username": unquote(user),
-                "sasl_plain_password": unquote(password),
+                "sasl_plain_username": unquote(parts.user),
+                "sasl_plain_password": unquote(parts.password),
             }
-        return cls(tuple(_server(host) for host in hosts.split(",")), options)
+        return cls(tuple(map(_server, parts.hosts)), options)
 
     @classmethod
     def open(cls, url: str) -> Self:

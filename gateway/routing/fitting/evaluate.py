@@ -115,8 +115,12 @@ async def _ask_all(
         async with asyncio.TaskGroup() as group:
             for question in questions:
                 group.create_task(_ask(engine, model, question, keep))
-    except* EvaluationFailed as failures:
-        raise failures.exceptions[0] from None
+    except ExceptionGroup as failures:
+        # Not `except*`: of what is raised there some versions of Python make a group again.
+        failed, others = failures.split(EvaluationFailed)
+        if failed is None or others is not None:
+            raise
+        raise failed.exceptions[0] from None
 
 
 async def _ask(engine: Engine, model: str, question: CheckedQuestion, keep: Callable[[ModelAnswer], None]) -> None:
