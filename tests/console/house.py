@@ -2,9 +2,10 @@
 admin API, and a key of each kind."""
 
 import shutil
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -92,9 +93,11 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(folder: Path, sqlite_schema: Path, **stated: Any) -> AsyncIterator[House]:
-    """On the event loop that it is used on. `sqlite_schema` is an SQLite file with the schema alone. `stated`: settings
-    in addition."""
+async def open_house(
+    folder: Path, sqlite_schema: Path, *, now: Callable[[], datetime] | None = None, **stated: Any
+) -> AsyncIterator[House]:
+    """On the event loop that it is used on. `sqlite_schema` is an SQLite file with the schema alone. `now`: the clock of
+    the admin API and the console, in place of the wall's. `stated`: settings in addition."""
     shutil.copyfile(sqlite_schema, folder / "turnpike.db")
     settings = Settings(
         data_dir=folder,
@@ -116,6 +119,8 @@ async def open_house(folder: Path, sqlite_schema: Path, **stated: Any) -> AsyncI
         for name in TENANTS:
             keys[name] = (await tenants.create_key(name, "first")).plaintext
         services, admin = await open_services(settings, engine, database, PEPPER)
+        if now is not None:
+            admin = AdminApp(replace(admin.context, now=now))
         app = create_app(settings, services, admin)
         transport = httpx.ASGITransport(app)
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url=ORIGIN) as http:

@@ -1,13 +1,15 @@
 """The first page says what the engine and the store of usage say, and to a tenant nothing of the others."""
 
 import re
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from gateway.analytics import AnalyticsAway
 from tests.console.events import ago_ms, of_tenant, used
 from tests.console.furnished import busy
-from tests.console.house import ACME, GLOBEX, House
+from tests.console.house import ACME, GLOBEX, House, open_house
 from tests.console.html import stat
 from tests.support.refusal_samples import refusal, store_refusals
 
@@ -36,7 +38,16 @@ async def test_today_is_summed_exactly_and_told_apart(console: House) -> None:
     assert "globex 1 1,000,000 10 $2.000000 acme 1 1,234 10 &lt;$0.000001" in page
     assert 'title="$0.000000007"' in html
     assert "large 1 1,000,000 10 $2.000000 small 1 1,234 10 &lt;$0.000001" in page
-    assert text_of(await console.page("/overview/today", "viewer")) in page
+
+
+async def test_the_part_that_is_read_again_is_the_part_of_the_page(tmp_path: Path, sqlite_schema: Path) -> None:
+    """At one moment: the rate of the hour in progress falls with every second of it."""
+    opened = datetime.now(UTC)
+    async with open_house(tmp_path, sqlite_schema, now=lambda: opened) as console:
+        await some_usage(console)
+        page = text_of(await console.page("", "viewer"))
+        assert "Requests 2 yesterday until now 0" in page
+        assert text_of(await console.page("/overview/today", "viewer")) in page
 
 
 async def test_a_tenant_sees_its_own_day_and_nothing_of_who_else_is_there(console: House) -> None:
