@@ -163,19 +163,30 @@ class Report:
         return call.endpoint in ("chat", "completions") and call.stream and call.variant % 2 == 0
 
     def taken_tokens(self, but_last_s: float = 0.0) -> int:
-        """Of all choices, those that were handed to the socket, but for those of the last writes, of `but_last_s`. An
-        end-of-text token shows no id."""
+        """Of all choices, those that were handed to the socket, but for those of the last writes of tokens, of
+        `but_last_s`. An end-of-text token shows no id."""
         choices = [choice for event in self.events(but_last_s) for choice in event.get("choices", ())]
         return sum(len(choice.get("token_ids") or ()) for choice in choices)
 
     def events(self, but_last_s: float = 0.0) -> list[dict[str, Any]]:
         """Of a stream, in order, without the last `[DONE]`."""
-        writes = self.exchange.writes
-        late = [taken for at_s, taken in writes if but_last_s and at_s >= writes[-1][0] - but_last_s]
+        late: list[int] = []
+        if but_last_s and (writes := self._token_writes()):
+            late = [taken for at_s, taken in writes if at_s >= writes[-1][0] - but_last_s]
         text = bytes(self.exchange.taken[: late[0]] if late else self.exchange.taken).decode()
         text = text[: text.rfind("\n\n") + 2]  # a write may be cut
         lines = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
         return [json.loads(line) for line in lines if line != "[DONE]"]
+
+    def _token_writes(self) -> list[tuple[float, int]]:
+        """Those of `writes` that have tokens: an error that ends a stream may come long after the last of them."""
+        writes = self.exchange.writes
+        ends = [taken for _, taken in writes[1:]] + [len(self.exchange.taken)]
+        return [
+            (at_s, taken)
+            for (at_s, taken), end in zip(writes, ends, strict=True)
+            if b'"token_ids":[' in self.exchange.taken[taken:end]
+        ]
 
 
 class Stepped:

@@ -325,6 +325,55 @@ SCENARIOS: list[Scenario] = [
             Fault(at_ms=3613, kind="restart", lasts_ms=700, amount=5),
         ),
     ),
+    # The auditor did not know that Redis keeps what a failing disk lost of an answer that a stop cut.
+    Scenario(
+        83638,
+        Config(
+            start=datetime(2026, 3, 14, 23, 59, 53, 625000, tzinfo=UTC),
+            redis=True,
+            blocks=24,
+            max_running=2,
+            step_tokens=16,
+            window=1024,
+            small=False,
+            step_us=20000,
+            token_us=3000,
+            max_wait_s=2,
+            saturated_queue=0,
+            states=20,
+        ),
+        (
+            Call(at_ms=502, tenant="plain"),
+            Call(at_ms=503, tenant="prepaid", max_tokens=120),
+            Call(at_ms=503, tenant="economy"),
+            Fault(at_ms=1458, kind="restart"),
+            Fault(at_ms=3888, kind="disk-fails", lasts_ms=4000),
+        ),
+    ),
+    # The auditor counted what may be lost back from the error that ended a stream, not from its last tokens.
+    Scenario(
+        87686,
+        Config(
+            start=datetime(2026, 3, 14, 23, 59, 34, 202000, tzinfo=UTC),
+            blocks=128,
+            max_running=4,
+            step_tokens=256,
+            ahead=1,
+            small=False,
+            token_us=3000,
+            max_wait_s=30,
+            windows=(100, None),
+        ),
+        (
+            Call(at_ms=233, tenant="daily", max_tokens=60, gone_after_ms=1500),
+            Call(at_ms=234, tenant="daily", max_tokens=60, n=2, variant=814),
+            Call(at_ms=235, tenant="daily", words=20, variant=340),
+            Call(at_ms=539, tenant="prepaid"),
+            Fault(at_ms=656, kind="disk-fails", lasts_ms=4000),
+            Call(at_ms=690, tenant="premium", endpoint="responses", variant=542),
+            Fault(at_ms=1163, kind="restart"),
+        ),
+    ),
 ]
 """Reduced by `--shrink`."""
 
