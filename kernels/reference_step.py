@@ -71,6 +71,13 @@ def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
                 counts[counting.slot, token] += 2
 
 
+def finite_rows(hidden: Tensor, query_starts: Tensor) -> Tensor:
+    """Whether all hidden states [T, H] of each row are finite, bool [R]; query_starts int32 [R + 1]."""
+    finite = hidden.isfinite().all(dim=-1)
+    starts = query_starts.tolist()
+    return torch.stack([finite[start:end].all() for start, end in pairwise(starts)])
+
+
 def plan_attention(step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
     """The plan of a step whose rows' blocks are lines of block_tables int32 [S, B]."""
     starts = step.query_starts.tolist()
@@ -95,6 +102,9 @@ class ReferenceStepOps:
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         return plan_attention(step, block_tables, shape)
+
+    def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor:
+        return finite_rows(hidden, query_starts)
 
     def sample_slots(
         self,

@@ -157,6 +157,8 @@ class StepOps(Protocol):
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan: ...
 
+    def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor: ...
+
     def sample_slots(
         self,
         logits: Tensor,

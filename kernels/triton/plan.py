@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.ops import AttentionMetadata
 
-SPLIT_TOKENS = 512
+SPLIT_TOKENS = 256
 """Tokens of KV in one split. A multiple of every key tile; a constant, as it determines how results are rounded."""
 
 COUNTED_ROWS = 256

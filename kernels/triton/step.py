@@ -4,6 +4,7 @@ Oracles are the functions of the same names in `kernels.reference_step`; encoded
 not specialise on what varies from step to step, so that nothing is compiled while serving.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -15,6 +16,7 @@ SCATTER_TILE = 512
 TOKEN_TILE = 128
 ROW_TILE = 32
 COUNT_TILE = 256
+HIDDEN_TILE = 1024
 
 
 @triton.jit(do_not_specialize=["runs", "length"])
@@ -124,6 +126,30 @@ def count_tokens_kernel(
         tl.atomic_add(counted + token, 2, mask=live & (position >= prompt))
 
 
+@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["finite", "query_starts"])
+def finite_rows_kernel(hidden, query_starts, finite, rows, SIZE: tl.constexpr, TILE: tl.constexpr):
+    """Store 0 in finite int8 [R] for rows with a hidden state that is not finite; oracle `finite_rows`.
+
+    hidden [T, SIZE], query_starts int32 [R + 1]. Grid: (tokens), each of which finds its row by bisection. Tokens of a
+    row that store at all store the same.
+    """
+    token = tl.program_id(0)
+    line = hidden + token.to(tl.int64) * SIZE
+    broken = tl.zeros([TILE], dtype=tl.int32)
+    for first in tl.static_range(0, SIZE, TILE):
+        place = first + tl.arange(0, TILE)
+        number = tl.load(line + place, mask=place < SIZE, other=0.0).to(tl.float32)
+        broken |= tl.where(tl.abs(number) < float("inf"), 0, 1)  # nor is NaN less
+    if tl.max(broken, axis=0) != 0:
+        low, high = 0, rows
+        while high - low > 1:
+            middle = (low + high) // 2
+            begun = tl.load(query_starts + middle) <= token
+            low = tl.where(begun, middle, low)
+            high = tl.where(begun, high, middle)
+        tl.store(finite + low, 0)
+
+
 def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
     """See the oracle, `kernels.reference_step.scatter_runs`."""
     length = upload.shape[0] - 2 * runs
@@ -154,6 +180,16 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: i
         BLOCK=BLOCK_TOKENS,
         TILE=TOKEN_TILE,
     )
+
+
+def finite_rows(hidden: Tensor, query_starts: Tensor) -> Tensor:
+    """See the oracle, `kernels.reference_step.finite_rows`. hidden is contiguous."""
+    assert hidden.is_contiguous(), "lines of hidden states have gaps"
+    tokens, size = hidden.shape
+    rows = query_starts.shape[0] - 1
+    finite = torch.ones(rows, dtype=torch.int8, device=hidden.device)
+    finite_rows_kernel[(tokens,)](hidden, query_starts, finite, rows, SIZE=size, TILE=HIDDEN_TILE)
+    return finite.view(torch.bool)
 
 
 def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:

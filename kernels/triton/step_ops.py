@@ -36,6 +36,9 @@ class TritonStepOps:
             split_capacity=shape.decode_rows + shape.decode_context_tokens // SPLIT_TOKENS,
         )
 
+    def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor:
+        return step.finite_rows(hidden, query_starts)
+
     def sample_slots(
         self,
         logits: Tensor,

@@ -96,8 +96,8 @@ class House:
 async def open_house(
     folder: Path, sqlite_schema: Path, *, now: Callable[[], datetime] | None = None, **stated: Any
 ) -> AsyncIterator[House]:
-    """On the event loop that it is used on. `sqlite_schema` is an SQLite file with the schema alone. `now`: the clock of
-    the admin API and the console, in place of the wall's. `stated`: settings in addition."""
+    """On the event loop that it is used on. `sqlite_schema` is an SQLite file with the schema alone. `now`: the clock
+    of the admin API and the console, in place of the wall's. `stated`: settings in addition."""
     shutil.copyfile(sqlite_schema, folder / "turnpike.db")
     settings = Settings(
         data_dir=folder,

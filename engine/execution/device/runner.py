@@ -154,7 +154,7 @@ class DeviceRunner:
         plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv)
         draws = draws or Draws.after_rows(tensors)
-        finite = draws.of_rows(_finite_rows(hidden, tensors))
+        finite = draws.of_rows(self._step_ops.finite_rows(hidden, tensors.query_starts))
         return Forwarded(draws, hidden, finite, self._model.logits(hidden[draws.ends]))
 
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
@@ -177,11 +177,3 @@ class DeviceRunner:
                 logits = self._model.logits(hidden[first + start : first + start + len(tokens)])
                 pieces.append(PromptScores(index, top, on_host(measure(self._ops, logits, tokens, top))))
         return pieces
-
-
-def _finite_rows(hidden: Tensor, tensors: StepTensors) -> Tensor:
-    """Whether all hidden states of each row are finite, bool [R]. A sum is not finite if a term is not."""
-    broken = (~hidden.sum(dim=-1, dtype=torch.float32).isfinite()).cumsum(0)
-    starts = tensors.query_starts[:-1].long()
-    before = torch.where(starts > 0, broken[starts - 1], 0)
-    return broken[tensors.ends] == before

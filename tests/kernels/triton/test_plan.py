@@ -31,7 +31,7 @@ def test_splits_are_numbered_row_after_row() -> None:
 
 
 def test_rows_are_sorted_into_kernels() -> None:
-    given = metadata((1, 1, 4, 20, 3, 7), (9, 600, 4, 30, 3, 1050))
+    given = metadata((1, 1, 4, 20, 3, 7), (9, SPLIT_TOKENS + 88, 4, 30, 3, 1050))
     plan = plan_from_metadata(given, CPU, 4)
     assert (plan.decode_rows, plan.decode_queries) == (3, 4)
     assert (plan.extend_rows, plan.extend_queries) == (3, 20)

@@ -1,0 +1,213 @@
+"""A model of a decode step's cost on GPUs: `python -m benchmarks.gpu.cost [MODEL] [--context TOKENS]`.
+
+Launches are counted: a step of a tiny model with one layer and with two runs under Triton's interpreter. Bytes and
+FLOPs follow from the shape. Times are neither: they are computed from nominal rates and from the assumed efficiencies
+below, to compare designs before a device is there to measure them on.
+"""
+
+import argparse
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest import mock
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.interpreter import GridExecutor
+
+from benchmarks.gpu import models
+from benchmarks.gpu.stepping import Stepper, blocks_for
+from engine.checkpoints.huggingface.config import config_from_json
+from engine.models.config import ModelConfig
+from kernels.triton.ops import TritonOps
+from kernels.triton.plan import SPLIT_TOKENS
+
+ROWS = (1, 8, 32, 64, 128, 256)
+PRODUCTS = frozenset({"linear"})
+ATTENTION = frozenset({"decode"})
+"""Kernels whose time is that of the KV that they read; every other launch is a small one."""
+_NOT_LAUNCHED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "detach", "detach_", "lift_fresh"})
+KEY_TILE = 64
+"""Keys of a tile of `decode`: see `kernels.triton.tuning`."""
+_BYTES = 2
+"""Of a weight and of a number of the KV, in bf16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Nominal rates, from the maker's data sheets: bytes/s of memory, and dense bf16 FLOP/s."""
+
+    name: str
+    bytes_s: float
+    flop_s: float
+
+
+DEVICES = (
+    Device("H200", 4.8e12, 989e12),
+    Device("H100 SXM", 3.35e12, 989e12),
+    Device("A100 80 GB", 2.04e12, 312e12),
+    Device("L40S", 0.864e12, 362e12),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """Shares of the nominal rates, and microseconds, that nothing here has measured.
+
+    key_tile_us: of a tile of keys in attention, whose tiles of one split follow one another: a layer takes at least
+    those of a split. small_us: of a kernel that reads little. gap_us: between two kernels of a graph.
+    """
+
+    product_bytes: float = 0.76
+    product_flop: float = 0.75
+    attention_bytes: float = 0.73
+    key_tile_us: float = 1.3
+    small_us: float = 2.5
+    gap_us: float = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Launches of a step, by kernel: in each layer, and outside the layers."""
+
+    layer: Mapping[str, int]
+    outside: Mapping[str, int]
+
+    def total(self, layers: int) -> int:
+        return sum(self.layer.values()) * layers + sum(self.outside.values())
+
+    def small(self, layers: int) -> int:
+        """Launches of kernels that read neither weights nor KV."""
+        others = PRODUCTS | ATTENTION
+        return sum(
+            count * times
+            for part, times in ((self.layer, layers), (self.outside, 1))
+            for name, count in part.items()
+            if name not in others
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A decode step on one device; times in milliseconds. `least_ms`: weights and KV at the nominal rate."""
+
+    rows: int
+    gigabytes: float
+    least_ms: float
+    products_ms: float
+    attention_ms: float
+    small_ms: float
+    gaps_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.products_ms + self.attention_ms + self.small_ms + self.gaps_ms
+
+
+class _Dispatched(TorchDispatchMode):
+    """Counts torch operations that launch a kernel, while `paused` is false."""
+
+    def __init__(self, counted: Counter[str]) -> None:
+        super().__init__()
+        self.counted, self.paused = counted, False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        name = func.overloadpacket.__name__
+        if not (self.paused or func.is_view or name in _NOT_LAUNCHED):
+            self.counted[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def counting() -> Iterator[Counter[str]]:
+    """Counts launches: of Triton kernels by their function's name, of torch by the operation's."""
+    counted: Counter[str] = Counter()
+    torch_ops = _Dispatched(counted)
+    launch = GridExecutor.__call__
+
+    def counted_launch(self: GridExecutor, *args: object, **kwargs: object) -> object:
+        counted[self.fn.__name__] += 1
+        torch_ops.paused = True  # the interpreter's own copies
+        try:
+            return launch(self, *args, **kwargs)
+        finally:
+            torch_ops.paused = False
+
+    with mock.patch.object(GridExecutor, "__call__", counted_launch), torch_ops:
+        yield counted
+
+
+def decode_launches() -> Launches:
+    """Those of a greedy decode step: what a graph replays, and the upload before it."""
+    one, two = (launches_of(layers) for layers in (1, 2))
+    layer = two - one
+    return Launches(layer, one - layer)
+
+
+def launches_of(layers: int) -> Counter[str]:
+    shape = models.SHAPES["tiny"] | {"num_hidden_layers": layers}
+    ops = TritonOps(torch.device("cpu"), torch.float32)
+    with mock.patch.dict(models.SHAPES, {"counted": shape}):
+        model = models.random_model("counted", ops, 64)
+    stepper = Stepper(model, slots=2, num_blocks=blocks_for(2, 32), window=64, step_tokens=64)
+    for _ in range(2):
+        stepper.add([5, 6, 7], 8)
+    stepper.step()
+    stepper.step()
+    with counting() as counted:
+        times = stepper.step()
+    assert times is not None, "the requests have ended"
+    assert (times.rows, times.tokens) == (2, 2), "not a decode step"
+    return counted
+
+
+def step(config: ModelConfig, device: Device, launches: Launches, rows: int, context: int, assumed: Assumed) -> Step:
+    """A decode step of `rows` rows at `context` tokens of context each."""
+    weights = models.weights_per_step(config)
+    kv = rows * context * config.num_layers * 2 * config.num_kv_heads * config.head_dim * _BYTES
+    layers, weight_bytes = config.num_layers, weights * _BYTES
+    by_bytes = weight_bytes / (device.bytes_s * assumed.product_bytes)
+    by_flop = 2 * weights * rows / (device.flop_s * assumed.product_flop)
+    split_us = assumed.small_us + SPLIT_TOKENS / KEY_TILE * assumed.key_tile_us
+    attention = max(kv / (device.bytes_s * assumed.attention_bytes), layers * split_us * 1e-6)
+    return Step(
+        rows=rows,
+        gigabytes=(weight_bytes + kv) / 1e9,
+        least_ms=1e3 * max((weight_bytes + kv) / device.bytes_s, 2 * weights * rows / device.flop_s),
+        products_ms=1e3 * max(by_bytes, by_flop),
+        attention_ms=1e3 * attention,
+        small_ms=1e-3 * launches.small(layers) * assumed.small_us,
+        gaps_ms=1e-3 * launches.total(layers) * assumed.gap_us,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", nargs="?", default="llama-3.1-8b", choices=sorted(models.SHAPES))
+    parser.add_argument("--context", type=int, default=1000, metavar="TOKENS")
+    arguments = parser.parse_args()
+    config = config_from_json(models.SHAPES[arguments.model])
+    launches, assumed = decode_launches(), Assumed()
+    print(f"Launches of a decode step of {arguments.model}, counted: {launches.total(config.num_layers)}")
+    for name, part in ((f"in each of {config.num_layers} layers", launches.layer), ("outside", launches.outside)):
+        listed = ", ".join(f"{kernel} {count}" for kernel, count in sorted(part.items(), key=lambda pair: -pair[1]))
+        print(f"  {name} {sum(part.values())}: {listed}")
+    print(f"Times at {arguments.context} tokens of context, computed and not measured: {assumed}")
+    for device in DEVICES:
+        print(f"\n{device.name}: {device.bytes_s / 1e12:.2f} TB/s, {device.flop_s / 1e12:.0f} TFLOP/s")
+        print("| rows | GB | least ms | products | attention | small | gaps | ms | tok/s | of the least |")
+        print("|---|---|---|---|---|---|---|---|---|---|")
+        for rows in ROWS:
+            one = step(config, device, launches, rows, arguments.context, assumed)
+            parts = (one.least_ms, one.products_ms, one.attention_ms, one.small_ms, one.gaps_ms, one.total_ms)
+            times = " | ".join(f"{each:.2f}" for each in parts)
+            rate, share = 1e3 * rows / one.total_ms, one.least_ms / one.total_ms
+            print(f"| {rows} | {one.gigabytes:.1f} | {times} | {rate:,.0f} | {share:.0%} |")
+
+
+if __name__ == "__main__":
+    main()
