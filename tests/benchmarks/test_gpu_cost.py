@@ -32,7 +32,7 @@ def test_a_step_takes_longer_than_its_bytes_and_its_parts_add_up(launches: cost.
 
 
 def test_a_launch_less_in_each_layer_is_a_gap_and_a_kernel_less(launches: cost.Launches) -> None:
-    """What a fusion brings: a launch less in each layer."""
+    """A fusion takes one launch from each layer."""
     name = next(name for name in launches.layer if name not in cost.PRODUCTS | cost.ATTENTION)
     fused = cost.Launches({**launches.layer, name: launches.layer[name] - 1}, launches.outside)
     assumed, device = cost.Assumed(), cost.DEVICES[0]
