@@ -101,7 +101,7 @@ class Limiter:
         return await self._store.usage(quotas) if quotas else ()
 
     async def restore(self, known: Sequence[Committed]) -> None:
-        """Raise the counters to what the books say was used. Raises StoreAway."""
+        """Set the counters to what the books say this process has used. Raises StoreAway."""
         await self._store.restore(known)
 
     def counts(self) -> Mapping[str, int]:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 async def restore_spending(
     limiter: Limiter, journal: Journal, lineages: Mapping[str, str], prepaid_since_ms: Mapping[str, int]
 ) -> None:
-    """Raise every counter of money to at least what this machine's journal has billed. A shared store that is away
+    """Set this gateway's part of every counter of money to what its journal has billed. A shared store that is away
     keeps its counts. `lineages`: by a rotated key's public id, the id of the first key of its chain, which owns the
     limits. `prepaid_since_ms`: by tenant id, the time from which use is deducted from credit, in Unix milliseconds.
 

@@ -46,7 +46,8 @@ class LimitStore(Protocol):
         ...
 
     async def restore(self, known: Sequence[Committed]) -> None:
-        """Raise every counter to at least the known committed amount, from before the store lost its data. Amounts of a
+        """Set what this process has committed to the known amounts, which its books say; called before it holds
+        anything. Where a store does not know its part of a counter, that is raised to at least the amount. Amounts of a
         past window change nothing."""
         ...
 

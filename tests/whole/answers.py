@@ -76,15 +76,6 @@ def _check_cut(report: Report, events: dict[str, dict[str, Any]], *, loses_last:
     assert billed >= least, f"{taken} tokens were taken, {least} in time, and {billed} are billed: {report.call}"
 
 
-def unbilled_tokens(report: Report, events: dict[str, dict[str, Any]]) -> int:
-    """The most tokens that an answer which was cut, or ended with an error, may have had and is not billed for."""
-    shown = report.events() if report.status == 200 and report.tells_token_ids else []
-    if not shown or "id" not in shown[0] or (report.is_whole and _told(report)[0] is not None):
-        return 0
-    most = report.taken_tokens() + MAX_BATCH_TOKENS + report.call.n * 2
-    return max(0, most - int(events[shown[0]["id"]]["completion_tokens"]))
-
-
 def _told(report: Report) -> tuple[tuple[int, int] | None, str]:
     """(prompt, completion) tokens of an answer, and its id."""
     if "text/event-stream" not in report.exchange.headers.get("content-type", ""):

@@ -325,7 +325,7 @@ SCENARIOS: list[Scenario] = [
             Fault(at_ms=3613, kind="restart", lasts_ms=700, amount=5),
         ),
     ),
-    # The auditor did not know that Redis keeps what a failing disk lost of an answer that a stop cut.
+    # Redis kept counting what a failing disk had lost of an answer that a stop cut.
     Scenario(
         83638,
         Config(

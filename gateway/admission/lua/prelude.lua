@@ -8,6 +8,8 @@
 --   <prefix>request:<id>      hash: state (open | expired | settled), at, granted, bound, count, and for each
 --                             charge i: key<i>, bucket<i>, amount<i>
 --   <prefix>used:<scope>      hash: h<bucket> -> held, c<bucket> -> committed
+--   <prefix>used:<scope>:parts of a month, or without an end: hash: c<bucket>:<replica> -> what of the committed amount
+--                             that replica has recorded
 --   <prefix>used:<scope>:last of a minute: hash: bucket -> the last admission in it
 --   <prefix>replicas          hash: the replicas that have recorded anything here; it never expires
 --
@@ -137,8 +139,24 @@ local function add(key, window, field, amount)
   if window ~= 'ever' then redis.call('PEXPIRE', key, KEY_LIFE_MS[window]) end
 end
 
--- Commit an amount in the bucket of a moment, if that still counts; `besides` is what of it is there already.
-local function commit(key, window, at, amount, besides)
+local function parts_key(key)
+  return key .. ':parts'
+end
+
+-- What of an amount that this replica has in all is not committed yet. Negative where it has recorded more: a process
+-- that was killed may have told this store of use that it could not write down. Where the replica's part is not known,
+-- the counter is raised to at least the amount.
+local function missing(key, field, part, amount)
+  local own = part and redis.call('HGET', parts_key(key), part)
+  local there = tonumber(own or redis.call('HGET', key, field) or 0)
+  if part then redis.call('HSET', parts_key(key), part, whole(amount)) end
+  if own then return amount - there end
+  return math.max(0, amount - there)
+end
+
+-- Commit an amount in the bucket of a moment, if that still counts. `in_all`: it is what the replica has used there in
+-- all, and not a further one.
+local function commit(key, window, at, amount, in_all)
   local bucket = bucket_at(window, at)
   local mark, last = bucket, nil
   if window == 'minute' then
@@ -147,7 +165,13 @@ local function commit(key, window, at, amount, besides)
   end
   if not still_counts(window, mark) then return end
   local field = 'c' .. whole(bucket)
-  if besides then amount = math.max(0, amount - tonumber(redis.call('HGET', key, field) or 0)) end
+  local part = replica ~= '' and (window == 'month' or window == 'ever') and field .. ':' .. replica
+  if in_all then
+    amount = missing(key, field, part, amount)
+  elseif part then
+    redis.call('HINCRBY', parts_key(key), part, whole(amount))
+  end
+  if part and window == 'month' then redis.call('PEXPIRE', parts_key(key), KEY_LIFE_MS.month) end
   add(key, window, field, amount)
   if window == 'minute' and amount > 0 and mark ~= last then set_last(key, bucket, mark) end
 end

@@ -1,4 +1,4 @@
--- Raise every counter to at least the known committed amount. KEYS: open, one for each entry. ARGV: prefix, time,
+-- Commit what a replica is known to have used in all: see `missing`. KEYS: open, one for each entry. ARGV: prefix, time,
 -- remembered_ms, then for each entry: window, a moment in it, amount. Returns 1, or -1: see `lost`.
 
 if lost() then return -1 end

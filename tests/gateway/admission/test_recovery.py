@@ -1,6 +1,7 @@
 """Redis that has lost its data: each replica records again what it had there, once."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -89,6 +90,34 @@ async def test_a_store_that_loses_nothing_is_told_nothing_again(store: RedisStor
     assert await state(store, CREDIT) == [(400, 0)]
     await hold(store, "b", CREDIT, desired=100)
     assert await state(store, CREDIT) == [(500, 100)]
+
+
+async def test_what_a_killed_process_could_not_write_down_is_given_back(store: RedisStore, client: Redis) -> None:
+    """By the books, which bill less; the parts of other replicas, and what is held, stay."""
+    other = RedisStore(client, replica="two")
+    for at, id in ((store, "a"), (other, "b")):
+        await at.settle(await hold(at, id, CREDIT, MONTH, DAY, desired=300), Use(1, 300, 300))
+    await hold(other, "c", CREDIT, MONTH, DAY, desired=100)
+    again = RedisStore(client, replica="one")
+    billed = [Committed(demand.quota.scope, int(time.time() * 1000), 280) for demand in (CREDIT, MONTH)]
+    for _ in range(2):
+        await again.restore(billed)
+    assert await state(other, CREDIT, MONTH, DAY) == [(680, 100), (680, 100), (700, 100)]
+    await again.settle(await hold(again, "d", CREDIT, MONTH, DAY, desired=50), Use(1, 50, 50))
+    await other.restore([Committed(demand.quota.scope, int(time.time() * 1000), 310) for demand in (CREDIT, MONTH)])
+    assert await state(other, CREDIT, MONTH) == [(740, 100), (740, 100)]
+
+
+async def test_counts_without_parts_are_raised_to_what_the_books_say(store: RedisStore, client: Redis) -> None:
+    """As they are from before replicas recorded theirs."""
+    await store.settle(await hold(store, "a", CREDIT, desired=300), Use(1, 300, 300))
+    keys = [key async for key in client.scan_iter("*:parts")]
+    assert keys
+    await client.delete(*keys)
+    await store.restore([Committed(CREDIT.quota.scope, 0, 200)])
+    assert await state(store, CREDIT) == [(300, 0)]
+    await store.restore([Committed(CREDIT.quota.scope, 0, 210)])
+    assert await state(store, CREDIT) == [(310, 0)]
 
 
 async def test_a_tenant_of_which_nothing_is_left_has_nothing_to_lose(store: RedisStore, client: Redis) -> None:
