@@ -52,8 +52,7 @@ class NativeModel:
 
     @property
     def expert_tokens(self) -> Ints:
-        forward = self._forward
-        return forward.expert_tokens if isinstance(forward, StagedForward) else np.zeros(0, np.int64)
+        return self._forward.expert_tokens
 
     def allocate_kv(self, num_blocks: int) -> Array:
         config, blocks = self.config, self._shape.blocks

@@ -7,10 +7,12 @@ every op. A token's numbers depend on its own sequence alone, to the bit: not on
 
     norm -> qkv -> rotate, store KV -> attention over the block table -> output, added to the residual
     norm -> gate and up, SiLU x mul in registers -> down, added to the residual
+    or, of a mixture of experts: norm -> router -> gate and up of all chosen experts -> down of all -> their weighted sum
 
 The last layer writes the KV of all tokens, and computes the rest for the wanted tokens only. Folders of `src`:
 
-    products   weights times rows: `product.cpp` divides the work, a format packs and multiplies, `store.h` writes
+    products   weights times rows: `work.cpp` divides the work, a format packs and multiplies, `store.h` writes
+    experts    mixtures of experts: the router's choice, and the products of chosen experts
     attention  paged attention and the storage formats of KV
     norms      RMS norms, rotary positions
     logits     sampling, masks, penalties, log-probabilities

@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 12
+ABI = 13
 """TP_ABI."""
 
 
@@ -89,6 +89,42 @@ class Linear(Structure):
     _fields_ = (("count", c_int64), ("part", Weight * MOST_PARTS))
 
 
+class Routing(Structure):
+    """TpRouting."""
+
+    _fields_ = (
+        ("experts", c_int64),
+        ("per_token", c_int64),
+        ("sigmoid", c_int32),
+        ("renormalise", c_int32),
+        ("scale", c_float),
+        ("groups", c_int64),
+        ("groups_per_token", c_int64),
+        ("group_best", c_int64),
+        ("choice_bias", c_void_p),
+        ("share_scale", c_void_p),
+    )
+
+
+class Expert(Structure):
+    """TpExpert."""
+
+    _fields_ = (("gate_up", Linear), ("down", Linear))
+
+
+class Mixture(Structure):
+    """TpMixture."""
+
+    _fields_ = (
+        ("router", Linear),
+        ("routing", Routing),
+        ("expert", POINTER(Expert)),
+        ("shared", POINTER(Expert)),
+        ("activation", c_int32),
+        ("expert_tokens", c_void_p),
+    )
+
+
 class Rows(Structure):
     """TpRows."""
 
@@ -168,6 +204,7 @@ class Layer(Structure):
         ("output", Linear),
         ("gate_up", Linear),
         ("down", Linear),
+        ("mixture", c_void_p),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
         ("window", c_int64),
@@ -190,7 +227,6 @@ class Model(Structure):
         ("query_heads", c_int64),
         ("kv_heads", c_int64),
         ("head_dim", c_int64),
-        ("inner", c_int64),
         ("vocab", c_int64),
         ("layers", c_int64),
         ("norm_eps", c_float),
@@ -252,6 +288,10 @@ SIGNATURES = {
     "tp_unpack_rows": (None, (_AT, _AT, _COUNT, _AT)),
     "tp_product_scratch_bytes": (c_int64, (_AT, _COUNT)),
     "tp_product": (None, (_AT, _AT, _COUNT, _COUNT, c_int32, _AT, _COUNT, _AT)),
+    "tp_route_scratch_bytes": (c_int64, (_AT, _COUNT)),
+    "tp_route": (None, (_AT, _AT, _COUNT, _COUNT, _AT, _AT, _AT)),
+    "tp_mixture_scratch_bytes": (c_int64, (_AT, _COUNT)),
+    "tp_mixture": (None, (_AT, _AT, _COUNT, _AT, _COUNT, _COUNT, c_int32, _AT, _COUNT, _AT)),
     "tp_rotate_and_store": (None, (_AT, _AT, _AT, _COUNT, _AT)),
     "tp_attend_scratch_bytes": (c_int64, (_AT, _AT)),
     "tp_attend": (None, (_AT, _AT, _AT, _COUNT, _AT, _COUNT, _AT, _COUNT, _AT)),

@@ -6,6 +6,7 @@ import numpy as np
 
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints, address, aligned_bytes
 from kernels.cpu.native import abi
+from kernels.cpu.native.experts import NativeMixture
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeEmbedding, NativeLinear
 from kernels.host import StepRows
@@ -22,8 +23,9 @@ _INT64 = np.dtype(np.int64)
 class NativeForward:
     """Computes with a float32 residual stream and bf16 inputs of products.
 
-    Structs are built once and updated at each step; the scratch memory is kept and grows with the largest step. Not
-    reentrant.
+    `expert_tokens`: tokens that each expert has computed since the start, over all layers, int64 [experts]; empty
+    without experts. Structs are built once and updated at each step; the scratch memory is kept and grows with the
+    largest step. Not reentrant.
     """
 
     def __init__(self, shape: ModelShape, weights: NativeWeights) -> None:
@@ -32,6 +34,8 @@ class NativeForward:
         self._library = library
         self._weights = weights
         self._vectors: list[Floats] = []
+        self.expert_tokens = expert_counts(weights)
+        self._mixtures: list[NativeMixture] = []
         self._layers = (abi.Layer * len(weights.layers))()
         places = shape.kv_places or [(0, place) for place in range(len(weights.layers))]
         for struct, layer, window, place in zip(self._layers, weights.layers, shape.windows, places, strict=True):
@@ -49,7 +53,6 @@ class NativeForward:
             query_heads=shape.num_heads,
             kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
-            inner=self._layers[0].gate_up.part[0].outputs // 2,
             vocab=table.out_features,
             layers=len(weights.layers),
             norm_eps=shape.norm_eps,
@@ -106,12 +109,17 @@ class NativeForward:
         return hidden
 
     def _fill(self, struct: abi.Layer, layer: NativeLayer, window: int | None) -> None:
-        assert isinstance(layer.mlp, MlpWeights), "a mixture of experts is computed in stages"
+        assert layer.expert_norms is None, "a mixture with norms of its own is computed in stages"
         assert not isinstance(layer.qkv, LatentWeights), "latent attention is computed in stages"
         assert layer.attention_norm is not None, "a layer without this norm is computed in stages"
         assert layer.mlp_norm is not None, "a layer without this norm is computed in stages"
         struct.qkv, struct.output = layer.qkv.struct, layer.output.struct
-        struct.gate_up, struct.down = layer.mlp.gate_up.struct, layer.mlp.down.struct
+        if isinstance(layer.mlp, MlpWeights):
+            struct.gate_up, struct.down = layer.mlp.gate_up.struct, layer.mlp.down.struct
+        else:
+            mixture = NativeMixture(layer.mlp, abi.Store.SILU_MUL, self.expert_tokens)
+            self._mixtures.append(mixture)
+            struct.mixture = ctypes.addressof(mixture.struct)
         struct.attention_norm, struct.mlp_norm = self._vector(layer.attention_norm), self._vector(layer.mlp_norm)
         if layer.head_norms is not None:
             struct.query_norm = self._vector(layer.head_norms.query)
@@ -122,6 +130,12 @@ class NativeForward:
         """Address of the numbers in float32, valid for the lifetime of this object."""
         self._vectors.append(np.ascontiguousarray(numbers, FLOAT32))
         return address(self._vectors[-1])
+
+
+def expert_counts(weights: NativeWeights) -> Ints:
+    """A count for each expert of the layer with the most, int64 [experts], zero."""
+    experts = [len(layer.mlp.experts) for layer in weights.layers if not isinstance(layer.mlp, MlpWeights)]
+    return np.zeros(max(experts, default=0), np.int64)
 
 
 def wanted_of_rows(wanted: Ints, query_lens: Ints) -> Ints:

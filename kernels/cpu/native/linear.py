@@ -83,7 +83,7 @@ class NativeLinear:
         number = abi.Format.BF16 if part.format == DENSE else abi.Format[part.format.upper()]
         rows, columns = part.rows, part.in_features
         if part.format == DENSE and columns % 2:
-            rows, columns = _widened(rows, columns + 1), columns + 1
+            rows, columns = widened(rows, columns + 1), columns + 1
         rows = np.ascontiguousarray(rows, BFLOAT16 if dense else np.uint8)
         size = self._library.tp_packed_bytes(number, part.out_features, columns)
         assert size >= 0, f"{part.format} cannot hold [{part.out_features}, {columns}]"
@@ -97,7 +97,7 @@ class NativeLinear:
         assert x.dtype == self.dtype, f"x is {x.dtype}"
         assert x.shape[1] == self.in_features, f"x is {x.shape}, the weight takes {self.in_features}"
         if self._columns != self.in_features:
-            x = _widened(x, self._columns)
+            x = widened(x, self._columns)
         elif x.strides[1] != x.itemsize:
             x = np.ascontiguousarray(x)
         count = x.shape[0]
@@ -149,7 +149,7 @@ def _in_turn(gate: Array, up: Array) -> Array:
     return turns.reshape(2 * filled, *gate.shape[1:]).view(dtype)
 
 
-def _widened(rows: Array, columns: int) -> Array:
+def widened(rows: Array, columns: int) -> Array:
     """The rows padded with columns of zeros."""
     wider = np.zeros((len(rows), columns), rows.dtype)
     wider[:, : rows.shape[1]] = rows

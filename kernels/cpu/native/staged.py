@@ -1,25 +1,26 @@
 """The forward pass of a model as one native call for each product, norm and attention.
 
 Computes the differences between families that the single call of `forward` does not have: norms after attention and
-MLP, scales and softcaps, rope by layer, mixtures of experts, gated attention, gated delta nets. For other models the
-two give the same bits.
+MLP, scales and softcaps, rope by layer, norms of experts, gated attention, gated delta nets. For other models the two
+give the same bits.
 """
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
 
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints, address, aligned_bytes
 from kernels.cpu.native import abi
 from kernels.cpu.native.delta import NativeDelta, gate
-from kernels.cpu.native.experts import chosen_experts, mixture, mlp
-from kernels.cpu.native.forward import NativeLayer, NativeWeights, wanted_of_rows
+from kernels.cpu.native.experts import NativeMixture, mlp
+from kernels.cpu.native.forward import NativeLayer, NativeWeights, expert_counts, wanted_of_rows
 from kernels.cpu.native.layer_inputs import NativeLayerInputs
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeLinear
 from kernels.host import StepRows
 from kernels.layout import HeadShape, block_numbers, int8_layer_bytes
-from kernels.weights import ExpertNorms, ExpertWeights, HeadNorms, LatentWeights, MlpWeights, ModelShape
+from kernels.weights import ExpertWeights, HeadNorms, LatentWeights, MlpWeights, ModelShape
 
 _STORES = {
     "silu": abi.Store.SILU_MUL,
@@ -43,7 +44,7 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
     ):
         return True
     return any(
-        not isinstance(layer.mlp, MlpWeights)
+        layer.expert_norms is not None
         or layer.delta is not None
         or layer.attention_gate is not None
         or layer.attention_norm is None
@@ -96,8 +97,12 @@ class StagedForward:
             for index, layer in enumerate(weights.layers)
             if layer.delta is not None
         }
-        experts = [len(layer.mlp.experts) for layer in weights.layers if not isinstance(layer.mlp, MlpWeights)]
-        self.expert_tokens: Ints = np.zeros(max(experts, default=0), np.int64)
+        self.expert_tokens = expert_counts(weights)
+        self._mixtures = {
+            index: self._mixture(layer.mlp, layer)
+            for index, layer in enumerate(weights.layers)
+            if not isinstance(layer.mlp, MlpWeights)
+        }
 
     def __call__(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
         """As `kernels.cpu.native.forward.NativeForward`."""
@@ -120,7 +125,7 @@ class StagedForward:
                 mixed = mixed if kept is None else mixed[kept]
             residual = residual if kept is None else residual[kept]
             self._add(residual, layer.output.wide(mixed), layer.attention_output_norm)
-            self._add(residual, self._feed_forward(layer, residual), layer.mlp_output_norm)
+            self._add(residual, self._feed_forward(index, layer, residual), layer.mlp_output_norm)
             if layer.layer_input is not None and inputs is not None:
                 own = inputs[:, index] if kept is None else inputs[kept, index]
                 self._add(residual, self._layer_inputs.added(layer.layer_input, residual, own), layer.layer_input.norm)
@@ -275,24 +280,24 @@ class StagedForward:
         )
         return out
 
-    def _feed_forward(self, layer: NativeLayer, residual: Floats) -> Floats:
+    def _feed_forward(self, index: int, layer: NativeLayer, residual: Floats) -> Floats:
         x = self._input(residual, layer.mlp_norm)
         if isinstance(layer.mlp, MlpWeights):
             return mlp(layer.mlp, x, self._store)
-        if layer.expert_norms is not None:
-            return self._normed_mixture(layer.mlp, layer.expert_norms, x, residual)
-        return mixture(layer.mlp, x, self._store, self.expert_tokens)
-
-    def _normed_mixture(
-        self, weights: ExpertWeights[NativeLinear], norms: ExpertNorms[Floats], x: Array, residual: Floats
-    ) -> Floats:
-        """float32 [T, H]. `x`: the shared MLP's input."""
-        assert weights.shared is not None, "these norms belong to a mixture with a shared MLP"
+        if layer.expert_norms is None:
+            return self._mixtures[index](x)
+        norms = layer.expert_norms
+        assert layer.mlp.shared is not None, "these norms belong to a mixture with a shared MLP"
         own, routed = (self._norm(residual, norm) for norm in (norms.experts, norms.router))
-        experts = chosen_experts(weights, own, routed, self._store, self.expert_tokens)
-        shared = self._norm(mlp(weights.shared, x, self._store), norms.shared_output).astype(FLOAT32)
-        shared += self._norm(experts, norms.experts_output).astype(FLOAT32)
+        shared = self._norm(mlp(layer.mlp.shared, x, self._store), norms.shared_output).astype(FLOAT32)
+        shared += self._norm(self._mixtures[index](own, routed), norms.experts_output).astype(FLOAT32)
         return shared
+
+    def _mixture(self, weights: ExpertWeights[NativeLinear], layer: NativeLayer) -> NativeMixture:
+        """Of experts alone, if the shared MLP has norms of its own."""
+        if layer.expert_norms is not None:
+            weights = replace(weights, shared=None)
+        return NativeMixture(weights, self._store, self.expert_tokens)
 
     def _add(self, residual: Floats, branch: Floats, norm: Floats | None) -> None:
         """Add a branch's output [T, H] to the residual stream, in place."""

@@ -3,6 +3,7 @@
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cosine_similarity
@@ -17,7 +18,7 @@ from kernels.cpu.native.library import load
 from kernels.cpu.native.staged import StagedForward
 from kernels.cpu.native_ops import NativeOps
 from tests.engine.execution.harness import GREEDY, Harness, forward_logits, prompt
-from tests.support.tiny_families import FAMILIES, PLAIN_FAMILIES
+from tests.support.tiny_families import FAMILIES, PLAIN_FAMILIES, TinyFamily
 from tests.support.tiny_models import make_checkpoint, reference_model
 
 if load() is None:
@@ -25,6 +26,7 @@ if load() is None:
 
 SAMPLED = SamplingParams(temperature=1.0, top_p=0.95, ignore_eos=True)
 LENGTHS = (1, 5, 16, 17, 40, 70)
+MIXTURES_IN_ONE_CALL: tuple[TinyFamily, ...] = ("qwen3_moe", "qwen2_moe", "mixtral", "qwen3_vl_moe", "glm4_moe")
 
 
 @cache
@@ -65,7 +67,7 @@ def test_logits(folder: Path) -> None:
     assert_like_transformers(folder)
 
 
-@pytest.mark.parametrize("family", PLAIN_FAMILIES)
+@pytest.mark.parametrize("family", [*PLAIN_FAMILIES, *MIXTURES_IN_ONE_CALL])
 def test_the_pass_in_stages_gives_the_bits_of_the_single_call(family: str, tiny_folders: dict[str, Path]) -> None:
     model = load_native(tiny_folders[family])
     assert isinstance(model, NativeModel)
@@ -75,7 +77,12 @@ def test_the_pass_in_stages_gives_the_bits_of_the_single_call(family: str, tiny_
     staged = load_model(checkpoint, NativeOps(2), checkpoint.config.max_position)
     assert isinstance(staged, NativeModel)
     staged._forward = StagedForward(staged._shape, staged._weights)
+    before = staged.expert_tokens.copy(), model.expert_tokens.copy()
     assert torch.equal(forward_logits(staged, prompt(70), 33), expected)
+    assert np.array_equal(forward_logits(model, prompt(70), 33), expected)
+    counted = staged.expert_tokens - before[0]
+    assert np.array_equal(counted, model.expert_tokens - before[1])
+    assert (counted.sum() > 0) == (family in MIXTURES_IN_ONE_CALL)
 
 
 @pytest.mark.parametrize(

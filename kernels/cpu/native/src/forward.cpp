@@ -25,6 +25,17 @@ int64_t outputs_of(const TpLinear& linear) {
 
 int64_t inputs_of(const TpLinear& linear) { return linear.part[0].inputs; }
 
+int64_t inputs_of(const TpMixture* mixture) {
+    if (mixture == nullptr) {
+        return 0;
+    }
+    int64_t inputs = inputs_of(mixture->router);
+    for (int64_t expert = 0; expert < mixture->routing.experts; ++expert) {
+        inputs = std::max(inputs, inputs_of(mixture->expert[expert].gate_up));
+    }
+    return mixture->shared == nullptr ? inputs : std::max(inputs, inputs_of(mixture->shared->gate_up));
+}
+
 // Columns of a step's activations. A weight may have one input more, to be even in number: that input is zero.
 struct Widths {
     int64_t residual, normed, qkv = 0, attended = 0, inner = 0;
@@ -33,7 +44,7 @@ struct Widths {
         : residual(std::max(model.hidden, model.embedding.inputs)), normed(model.hidden) {
         for (int64_t index = 0; index < model.layers; ++index) {
             const TpLayer& layer = model.layer[index];
-            normed = std::max({normed, inputs_of(layer.qkv), inputs_of(layer.gate_up)});
+            normed = std::max({normed, inputs_of(layer.qkv), inputs_of(layer.gate_up), inputs_of(layer.mixture)});
             qkv = std::max(qkv, outputs_of(layer.qkv));
             attended = std::max(attended, inputs_of(layer.output));
             inner = std::max(inner, outputs_of(layer.gate_up) / 2);
@@ -154,6 +165,11 @@ class Step {
 
     void feed_forward(const TpLayer& layer) {
         norm(layer.mlp_norm);
+        if (layer.mixture != nullptr) {
+            tp_mixture(layer.mixture, normed_, widths_.normed, normed_, widths_.normed, rows_.tokens, TP_ADD_FLOAT32, residual_,
+                       widths_.residual, scratch_);
+            return;
+        }
         product(layer.gate_up, normed_, widths_.normed, TP_STORE_SILU_MUL, activated_, widths_.inner);
         product(layer.down, activated_, widths_.inner, TP_ADD_FLOAT32, residual_, widths_.residual);
     }
@@ -201,6 +217,9 @@ extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* 
         }
         for (const TpLinear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
             phase = std::max(phase, tp_product_scratch_bytes(linear, rows->tokens));
+        }
+        if (layer.mixture != nullptr) {
+            phase = std::max(phase, tp_mixture_scratch_bytes(layer.mixture, rows->tokens));
         }
     }
     return Arena(Widths(*model), rows->tokens).scratch + phase;

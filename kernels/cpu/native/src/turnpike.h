@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 12;
+constexpr int32_t TP_ABI = 13;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -103,6 +103,47 @@ enum TpStore : int32_t {
 int64_t tp_product_scratch_bytes(const TpLinear* linear, int64_t rows);
 void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_stride, int64_t rows, int32_t store, void* y,
                 int64_t y_stride, void* scratch);
+
+// --- Mixtures of experts ------------------------------------------------------------------------------------------
+
+// How tokens choose experts and weigh them: see `kernels.weights.RoutingRule`, and `route` in kernels/reference.py.
+struct TpRouting {
+    int64_t experts, per_token;
+    int32_t sigmoid;      // scores are the sigmoids of logits, else their softmax over all experts
+    int32_t renormalise;  // whether a token's shares are divided by their sum
+    float scale;          // of shares
+    int64_t groups, groups_per_token, group_best;  // groups: 1 for none, or a divisor of `experts`
+    const float* choice_bias;  // [experts] or null: added to scores for the choice alone
+    const float* share_scale;  // [experts] or null: a factor of each expert's shares
+};
+
+// `chosen` and `shares` [rows, per_token] from logits float32 [rows, experts], which are overwritten. Of equal scores the lower
+// expert is chosen; scores that are not a number are the lowest. `scratch`: `tp_route_scratch_bytes` bytes, aligned to 64.
+int64_t tp_route_scratch_bytes(const TpRouting* rule, int64_t rows);
+void tp_route(const TpRouting* rule, float* logits, int64_t stride, int64_t rows, int64_t* chosen, float* shares,
+              void* scratch);
+
+// A gated MLP: `gate_up` in blocks of 16 gates and 16 ups, see TP_STORE_SILU_MUL.
+struct TpExpert {
+    TpLinear gate_up, down;
+};
+
+struct TpMixture {
+    TpLinear router;  // logits of the experts; one output more is the logit of the shared MLP's weight, which is 1 without
+    TpRouting routing;
+    const TpExpert* expert;  // [experts]
+    const TpExpert* shared;  // of every token, or null
+    int32_t activation;      // one of the stores that multiply: TP_STORE_SILU_MUL and its neighbours
+    int64_t* expert_tokens;  // [experts]: the tokens that each computes are added
+};
+
+// y float32 [rows, H], stored or added to (TP_STORE_FLOAT32, TP_ADD_FLOAT32): the sum of each token's experts times their
+// shares in the order of their numbers, and after them the shared MLP. x: bf16 [rows, H], `routed`: the router's input, which
+// may be x. Reads experts that are chosen only. A row's result depends on that row alone, to the bit. `scratch`:
+// `tp_mixture_scratch_bytes` bytes, aligned to 64.
+int64_t tp_mixture_scratch_bytes(const TpMixture* mixture, int64_t rows);
+void tp_mixture(const TpMixture* mixture, const uint16_t* x, int64_t x_stride, const uint16_t* routed, int64_t routed_stride,
+                int64_t rows, int32_t store, float* y, int64_t y_stride, void* scratch);
 
 // --- A step ----------------------------------------------------------------------------------------------------
 
@@ -196,6 +237,7 @@ struct TpLayer {
     TpLinear qkv, output;
     TpLinear gate_up;  // in blocks of 16 gates and 16 ups: see TP_STORE_SILU_MUL
     TpLinear down;
+    const TpMixture* mixture;  // in place of gate_up and down, or null
     const float* query_norm;  // [D] or null
     const float* key_norm;
     int64_t window;  // 0: none
@@ -203,7 +245,7 @@ struct TpLayer {
 };
 
 struct TpModel {
-    int64_t hidden, query_heads, kv_heads, head_dim, inner, vocab, layers;
+    int64_t hidden, query_heads, kv_heads, head_dim, vocab, layers;
     float norm_eps;
     int32_t kv;  // TpKv
     const TpLayer* layer;

@@ -1,21 +1,8 @@
-// A product of rows with weights of any format: prepares what a format wants of the rows, and hands blocks to threads.
+// A product of rows with weights of any format; see work.cpp for how it is divided.
 
-#include "products/product.h"
-
-#include <algorithm>
-
-#include "threads/team.h"
+#include "products/work.h"
 
 namespace tp {
-namespace {
-
-constexpr int64_t PIECE_BYTES = 512 << 10;  // of weights: the most that one thread takes at a time
-constexpr int64_t LEAST_BYTES = 16 << 10;   // and the least, towards the end
-constexpr int64_t PANEL_BYTES = 512 << 10;  // of rows: what stays in a core's cache while all the weights pass by
-constexpr int64_t PANEL_ROWS = 48;         // minimum: weights are read once for each panel
-constexpr int64_t PREPARED_ROWS = 4;       // that one thread prepares at a time
-constexpr int64_t ALIGNMENT = 64;
-constexpr int64_t MOST_PARTS = 3;
 
 const Format* format_of(int32_t format) {
     const int32_t level = tp_level();
@@ -43,112 +30,6 @@ const Format* format_of(int32_t format) {
     }
 }
 
-// A part of the product and its share of the work: blocks [first_block, first_block + blocks) of all of them.
-struct Part {
-    const Format* format;
-    Product product;
-    int64_t first_block, blocks;
-};
-
-struct Work {
-    Part part[MOST_PARTS];
-    int64_t parts, blocks, rows, panel_rows;
-};
-
-struct Preparation {
-    const Format* format;
-    const TpWeight* weight;
-    const uint16_t* x;
-    int64_t x_stride;
-    char* prepared;
-    int64_t prepared_bytes;
-};
-
-int64_t up_to(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
-
-// Bytes of one row prepared for a part, so that each begins aligned.
-int64_t row_bytes(const Format& format, int64_t inputs) { return up_to(format.prepared_bytes(inputs), ALIGNMENT); }
-
-// The earlier part whose prepared rows are this one's too, or this one.
-int64_t prepared_with(const TpLinear& linear, int64_t part) {
-    const TpWeight& weight = linear.part[part];
-    const Format* format = format_of(weight.format);
-    for (int64_t earlier = 0; earlier < part; ++earlier) {
-        const TpWeight& other = linear.part[earlier];
-        const bool alike = other.inputs == weight.inputs && other.input_scale == weight.input_scale;
-        if (alike && format_of(other.format)->prepare == format->prepare) {
-            return earlier;
-        }
-    }
-    return part;
-}
-
-void prepare_range(const void* argument, int64_t first, int64_t last) {
-    const auto& work = *static_cast<const Preparation*>(argument);
-    for (int64_t row = first; row < last; ++row) {
-        work.format->prepare(*work.weight, work.x + row * work.x_stride, work.prepared + row * work.prepared_bytes);
-    }
-}
-
-// A part's product for the panel of rows that begins with `row`.
-Product product_of_panel(const Work& work, const Part& part, int64_t row) {
-    Product product = part.product;
-    const int64_t number_bytes = product.store == TP_STORE_FLOAT32 || product.store == TP_ADD_FLOAT32 ? 4 : 2;
-    product.rows = std::min(work.panel_rows, work.rows - row);
-    product.x += row * product.x_stride;
-    product.prepared += row * product.prepared_bytes;
-    product.y = static_cast<char*>(product.y) + row * product.y_stride * number_bytes;
-    return product;
-}
-
-// Units of work are numbered panel by panel, in each block by block.
-void product_range(const void* argument, int64_t first, int64_t last) {
-    const auto& work = *static_cast<const Work*>(argument);
-    for (int64_t unit = first; unit < last;) {
-        const int64_t row = unit / work.blocks * work.panel_rows, block = unit % work.blocks;
-        const Part* part = work.part;
-        while (block >= part->first_block + part->blocks) {
-            ++part;
-        }
-        Product product = product_of_panel(work, *part, row);
-        const int64_t begin = block - part->first_block, end = std::min(begin + last - unit, part->blocks);
-        for (int64_t b = begin; b < end; ++b) {
-            product.next_block = b + 1 < end ? b + 1 : -1;
-            product.follows = b > begin;
-            part->format->block(product, b);
-        }
-        unit += end - begin;
-    }
-}
-
-// Where a part's outputs begin in y, in bytes.
-int64_t offset_of(int64_t output, TpStore store) {
-    switch (store) {
-        case TP_STORE_BF16:
-            return 2 * output;
-        case TP_STORE_SILU_MUL:
-        case TP_STORE_GELU_MUL:
-        case TP_STORE_CLAMPED_MUL:
-            return output;  // half as many of two bytes
-        default:
-            return 4 * output;
-    }
-}
-
-// Rows in a panel: few enough to stay in the cache with a block of weights; panels are about equal.
-int64_t panel_rows(int64_t rows, int64_t bytes_of_row) {
-    const int64_t most = std::max(PANEL_ROWS, PANEL_BYTES / bytes_of_row);
-    const int64_t panels = (rows + most - 1) / most;
-    return up_to((rows + panels - 1) / panels, PANEL_ROWS);
-}
-
-// Units of work for weights of `bytes` bytes, at least one.
-int64_t units_of(const TpLinear& linear, int64_t bytes) {
-    const TpWeight& weight = linear.part[0];
-    return std::max<int64_t>(1, bytes / tp_packed_bytes(weight.format, BLOCK_OUTPUTS, weight.inputs));
-}
-
-}  // namespace
 }  // namespace tp
 
 using namespace tp;
@@ -180,48 +61,13 @@ extern "C" void tp_unpack_rows(const TpLinear* linear, const int64_t* outputs, i
     }
 }
 
-extern "C" int64_t tp_product_scratch_bytes(const TpLinear* linear, int64_t rows) {
-    int64_t bytes = 0;
-    for (int64_t part = 0; part < linear->count; ++part) {
-        if (prepared_with(*linear, part) == part) {
-            bytes += rows * row_bytes(*format_of(linear->part[part].format), linear->part[part].inputs);
-        }
-    }
-    return bytes;
-}
+extern "C" int64_t tp_product_scratch_bytes(const TpLinear* linear, int64_t rows) { return rows * prepared_row_bytes(*linear); }
 
 extern "C" void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_stride, int64_t rows, int32_t store, void* y,
                            int64_t y_stride, void* scratch) {
     if (rows <= 0) {
         return;
     }
-    Work work{};
-    work.parts = linear->count;
-    work.rows = rows;
-    int64_t bytes_of_row = 2 * linear->part[0].inputs;
-    auto* prepared = static_cast<char*>(scratch);
-    int64_t first_output = 0;
-    for (int64_t index = 0; index < linear->count; ++index) {
-        Part& part = work.part[index];
-        const TpWeight& weight = linear->part[index];
-        part.format = format_of(weight.format);
-        const int64_t bytes = row_bytes(*part.format, weight.inputs);
-        bytes_of_row = std::max(bytes_of_row, bytes);
-        const int64_t shared = prepared_with(*linear, index);
-        const char* rows_at = shared == index ? prepared : work.part[shared].product.prepared;
-        if (bytes > 0 && shared == index) {
-            const Preparation preparation{part.format, &weight, x, x_stride, prepared, bytes};
-            run(prepare_range, &preparation, rows, PREPARED_ROWS);
-            prepared += rows * bytes;
-        }
-        part.product = {&weight, x, x_stride, rows, rows_at, bytes, static_cast<TpStore>(store),
-                        static_cast<char*>(y) + offset_of(first_output, static_cast<TpStore>(store)), y_stride, -1, false};
-        part.first_block = work.blocks;
-        part.blocks = (weight.outputs + BLOCK_OUTPUTS - 1) / BLOCK_OUTPUTS;
-        work.blocks += part.blocks;
-        first_output += weight.outputs;
-    }
-    work.panel_rows = panel_rows(rows, bytes_of_row);
-    const int64_t panels = (rows + work.panel_rows - 1) / work.panel_rows;
-    run(product_range, &work, panels * work.blocks, units_of(*linear, PIECE_BYTES), units_of(*linear, LEAST_BYTES));
+    Work work = work_of(*linear, x, x_stride, rows, static_cast<TpStore>(store), y, y_stride, static_cast<char*>(scratch));
+    run_products(&work, 1);
 }
