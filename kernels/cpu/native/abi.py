@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 12
+ABI = 13
 """TP_ABI."""
 
 
@@ -121,6 +121,7 @@ class Heads(Structure):
         ("softcap", c_float),
         ("sinks", c_void_p),
         ("kv_block_bytes", c_int64),
+        ("keys_only", c_int64),
     )
 
 
