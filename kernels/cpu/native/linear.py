@@ -60,10 +60,6 @@ class NativeLinear:
     def __call__(self, x: Array) -> Array:
         return self._product(x, BFLOAT16, abi.Store.BF16)
 
-    def into(self, x: Array, y: Array) -> None:
-        """The product in bf16, into `y` [T, out] bf16, whose rows are contiguous at any stride."""
-        self._product_into(x, y, abi.Store.BF16)
-
     def wide(self, x: Array) -> Floats:
         """float32 [T, out]: the unrounded sums."""
         return self._product(x, FLOAT32, abi.Store.FLOAT32)
@@ -98,25 +94,22 @@ class NativeLinear:
         return abi.Weight(number, part.input_scale or 0.0, part.out_features, columns, address(packed), bias_at)
 
     def _product(self, x: Array, dtype: Dtype, store: abi.Store) -> Array:
-        y = np.empty((len(x), self.out_features // (2 if store in GATED else 1)), dtype)
-        self._product_into(x, y, store)
-        return y
-
-    def _product_into(self, x: Array, y: Array, store: abi.Store) -> None:
         assert x.dtype == self.dtype, f"x is {x.dtype}"
         assert x.shape[1] == self.in_features, f"x is {x.shape}, the weight takes {self.in_features}"
         if self._columns != self.in_features:
             x = _widened(x, self._columns)
         elif x.strides[1] != x.itemsize:
             x = np.ascontiguousarray(x)
-        assert y.strides[1] == y.itemsize, "rows that are not contiguous"
         count = x.shape[0]
+        halves = 2 if store in GATED else 1
+        y = np.empty((count, self.out_features // halves), dtype)
         size = self._library.tp_product_scratch_bytes(self._struct_at, count)
         scratch = aligned_bytes(size)
         stride = x.strides[0] // x.itemsize
         self._library.tp_product(
-            self._struct_at, address(x), stride, count, store, address(y), y.strides[0] // y.itemsize, address(scratch)
+            self._struct_at, address(x), stride, count, store, address(y), y.shape[1], address(scratch)
         )
+        return y
 
 
 class NativeEmbedding:

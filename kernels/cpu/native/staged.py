@@ -6,6 +6,7 @@ two give the same bits.
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from kernels.cpu.native import abi
 from kernels.cpu.native.delta import NativeDelta, gate
 from kernels.cpu.native.experts import chosen_experts, mixture, mlp
 from kernels.cpu.native.forward import NativeLayer, NativeWeights, wanted_of_rows
+from kernels.cpu.native.heads import HeadProducts
 from kernels.cpu.native.layer_inputs import NativeLayerInputs
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeLinear
@@ -72,6 +74,7 @@ class StagedForward:
         self._store = _STORES[shape.activation]
         self._embedding_scale = np.float32(np.array(shape.embedding_scale).astype(BFLOAT16))
         self._vectors: dict[int, Floats] = {}
+        self._products: dict[int, HeadProducts] = {}
         self._heads = [self._heads_of(index, layer) for index, layer in enumerate(weights.layers)]
         self._rows = abi.Rows()
         self._scratch = aligned_bytes(0)
@@ -243,8 +246,7 @@ class StagedForward:
         rank = down.shape[1] - rotated
         qkv = np.empty((len(x), heads + 1, rotated + rank), BFLOAT16)
         qkv[:, :-1, :rotated] = of_heads[:, :, :rotated]
-        for head, absorb in enumerate(weights.of_queries):
-            absorb.into(of_heads[:, head, rotated:], qkv[:, head, rotated:])
+        self._head_products(weights.of_queries).into(of_heads[:, :, rotated:], qkv[:, :-1, rotated:])
         qkv[:, -1, :rotated] = down[:, rank:]
         self._norm_into(down[:, :rank], weights.norm, qkv[:, -1, rotated:], weights.eps)
         return qkv.reshape(len(x), -1)
@@ -253,9 +255,14 @@ class StagedForward:
         """bf16 [T, Hq Dv] of what attention returns of keys [T, Hq D']."""
         of_heads = attended.reshape(len(attended), self._shape.num_heads, -1)
         values = np.empty((len(attended), self._shape.num_heads, weights.value_dim), BFLOAT16)
-        for head, value in enumerate(weights.of_values):
-            value.into(of_heads[:, head, weights.rotated :], values[:, head])
+        self._head_products(weights.of_values).into(of_heads[:, :, weights.rotated :], values)
         return values.reshape(len(attended), -1)
+
+    def _head_products(self, heads: Sequence[NativeLinear]) -> HeadProducts:
+        held = self._products.get(id(heads))
+        if held is None:
+            held = self._products[id(heads)] = HeadProducts(heads)
+        return held
 
     def _latent(self, x: Floats, weight: Floats, eps: float) -> Array:
         normed = np.empty(x.shape, BFLOAT16)

@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 13;
+constexpr int32_t TP_ABI = 14;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -103,6 +103,12 @@ enum TpStore : int32_t {
 int64_t tp_product_scratch_bytes(const TpLinear* linear, int64_t rows);
 void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_stride, int64_t rows, int32_t store, void* y,
                 int64_t y_stride, void* scratch);
+
+// A product of one part for each of `count` heads, all of one format and number of inputs: y bf16 of each head's x bf16. The
+// first head's rows begin at x and y, the next one's `x_of_head` and `y_of_head` numbers on. A row's result is `tp_product`'s.
+int64_t tp_head_products_scratch_bytes(const TpLinear* heads, int64_t count, int64_t rows);
+void tp_head_products(const TpLinear* heads, int64_t count, const uint16_t* x, int64_t x_stride, int64_t x_of_head, int64_t rows,
+                      uint16_t* y, int64_t y_stride, int64_t y_of_head, void* scratch);
 
 // --- A step ----------------------------------------------------------------------------------------------------
 

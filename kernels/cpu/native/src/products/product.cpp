@@ -51,8 +51,13 @@ struct Part {
 };
 
 struct Work {
-    Part part[MOST_PARTS];
+    Part* part;
     int64_t parts, blocks, rows, panel_rows;
+
+    void add(const Format* format, const Product& product) {
+        part[parts] = {format, product, blocks, (product.weight->outputs + BLOCK_OUTPUTS - 1) / BLOCK_OUTPUTS};
+        blocks += part[parts++].blocks;
+    }
 };
 
 struct Preparation {
@@ -87,6 +92,12 @@ void prepare_range(const void* argument, int64_t first, int64_t last) {
     const auto& work = *static_cast<const Preparation*>(argument);
     for (int64_t row = first; row < last; ++row) {
         work.format->prepare(*work.weight, work.x + row * work.x_stride, work.prepared + row * work.prepared_bytes);
+    }
+}
+
+void prepare_rows(const Preparation& preparation, int64_t rows) {
+    if (preparation.prepared_bytes > 0) {
+        run(prepare_range, &preparation, rows, PREPARED_ROWS);
     }
 }
 
@@ -143,9 +154,16 @@ int64_t panel_rows(int64_t rows, int64_t bytes_of_row) {
 }
 
 // Units of work for weights of `bytes` bytes, at least one.
-int64_t units_of(const TpLinear& linear, int64_t bytes) {
-    const TpWeight& weight = linear.part[0];
+int64_t units_of(const TpWeight& weight, int64_t bytes) {
     return std::max<int64_t>(1, bytes / tp_packed_bytes(weight.format, BLOCK_OUTPUTS, weight.inputs));
+}
+
+// Computes all parts. `bytes_of_row`: the largest row of them.
+void compute(Work& work, int64_t bytes_of_row) {
+    work.panel_rows = panel_rows(work.rows, bytes_of_row);
+    const int64_t panels = (work.rows + work.panel_rows - 1) / work.panel_rows;
+    const TpWeight& weight = *work.part[0].product.weight;
+    run(product_range, &work, panels * work.blocks, units_of(weight, PIECE_BYTES), units_of(weight, LEAST_BYTES));
 }
 
 }  // namespace
@@ -195,33 +213,48 @@ extern "C" void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_
     if (rows <= 0) {
         return;
     }
-    Work work{};
-    work.parts = linear->count;
-    work.rows = rows;
+    Part parts[MOST_PARTS];
+    Work work{parts, 0, 0, rows, 0};
     int64_t bytes_of_row = 2 * linear->part[0].inputs;
     auto* prepared = static_cast<char*>(scratch);
     int64_t first_output = 0;
     for (int64_t index = 0; index < linear->count; ++index) {
-        Part& part = work.part[index];
         const TpWeight& weight = linear->part[index];
-        part.format = format_of(weight.format);
-        const int64_t bytes = row_bytes(*part.format, weight.inputs);
+        const Format* format = format_of(weight.format);
+        const int64_t bytes = row_bytes(*format, weight.inputs);
         bytes_of_row = std::max(bytes_of_row, bytes);
         const int64_t shared = prepared_with(*linear, index);
-        const char* rows_at = shared == index ? prepared : work.part[shared].product.prepared;
-        if (bytes > 0 && shared == index) {
-            const Preparation preparation{part.format, &weight, x, x_stride, prepared, bytes};
-            run(prepare_range, &preparation, rows, PREPARED_ROWS);
+        const char* rows_at = shared == index ? prepared : parts[shared].product.prepared;
+        if (shared == index) {
+            prepare_rows({format, &weight, x, x_stride, prepared, bytes}, rows);
             prepared += rows * bytes;
         }
-        part.product = {&weight, x, x_stride, rows, rows_at, bytes, static_cast<TpStore>(store),
-                        static_cast<char*>(y) + offset_of(first_output, static_cast<TpStore>(store)), y_stride, -1, false};
-        part.first_block = work.blocks;
-        part.blocks = (weight.outputs + BLOCK_OUTPUTS - 1) / BLOCK_OUTPUTS;
-        work.blocks += part.blocks;
+        work.add(format, {&weight, x, x_stride, rows, rows_at, bytes, static_cast<TpStore>(store),
+                          static_cast<char*>(y) + offset_of(first_output, static_cast<TpStore>(store)), y_stride, -1, false});
         first_output += weight.outputs;
     }
-    work.panel_rows = panel_rows(rows, bytes_of_row);
-    const int64_t panels = (rows + work.panel_rows - 1) / work.panel_rows;
-    run(product_range, &work, panels * work.blocks, units_of(*linear, PIECE_BYTES), units_of(*linear, LEAST_BYTES));
+    compute(work, bytes_of_row);
+}
+
+extern "C" int64_t tp_head_products_scratch_bytes(const TpLinear* heads, int64_t count, int64_t rows) {
+    const TpWeight& weight = heads->part[0];
+    return up_to(count * sizeof(Part), ALIGNMENT) + count * rows * row_bytes(*format_of(weight.format), weight.inputs);
+}
+
+extern "C" void tp_head_products(const TpLinear* heads, int64_t count, const uint16_t* x, int64_t x_stride, int64_t x_of_head,
+                                 int64_t rows, uint16_t* y, int64_t y_stride, int64_t y_of_head, void* scratch) {
+    if (rows <= 0) {
+        return;
+    }
+    auto* parts = static_cast<Part*>(scratch);
+    auto* prepared = static_cast<char*>(scratch) + up_to(count * sizeof(Part), ALIGNMENT);
+    const Format* format = format_of(heads->part[0].format);
+    const int64_t inputs = heads->part[0].inputs, bytes = row_bytes(*format, inputs);
+    Work work{parts, 0, 0, rows, 0};
+    for (int64_t head = 0; head < count; ++head, x += x_of_head, y += y_of_head, prepared += rows * bytes) {
+        const TpWeight& weight = heads[head].part[0];
+        prepare_rows({format, &weight, x, x_stride, prepared, bytes}, rows);
+        work.add(format, {&weight, x, x_stride, rows, prepared, bytes, TP_STORE_BF16, y, y_stride, -1, false});
+    }
+    compute(work, std::max(2 * inputs, bytes));
 }
