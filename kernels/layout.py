@@ -8,23 +8,31 @@ BLOCK_TOKENS = 16
 """Tokens of KV in one block."""
 
 
-def int8_block_bytes(kv_heads: int, head_dim: int) -> int:
-    """Bytes of one layer of a block in int8: one byte a number, followed by two bytes a scale."""
-    return BLOCK_TOKENS * 2 * kv_heads * (head_dim + 2)
+def int8_block_bytes(kv_heads: int, head_dim: int, kinds: int = 2) -> int:
+    """Bytes of one layer of a block in int8: one byte a number, followed by two bytes a scale. `kinds`: 2 of keys and
+    values, 1 of keys alone."""
+    return BLOCK_TOKENS * kinds * kv_heads * (head_dim + 2)
 
 
 class HeadShape(NamedTuple):
     """The heads of a layer's attention: how many have keys and values, and the dimension of each. `has_values`: false
-    where the keys, before their norm, are the values, too."""
+    where the keys, before their norm, are the values, too. `keys_only`: keys, as they are stored, are the values, too,
+    and are stored once."""
 
     kv_heads: int
     dim: int
     has_values: bool = True
+    keys_only: bool = False
+
+    @property
+    def kinds(self) -> int:
+        """Vectors that a head stores of a token: a key and a value, or a key that is both."""
+        return 1 if self.keys_only else 2
 
     @property
     def kv_numbers(self) -> int:
         """Numbers of a token's keys and values."""
-        return 2 * self.kv_heads * self.dim
+        return self.kinds * self.kv_heads * self.dim
 
 
 LayerSize = Callable[[HeadShape], int]
@@ -37,7 +45,7 @@ def block_numbers(heads: HeadShape) -> int:
 
 def int8_layer_bytes(heads: HeadShape) -> int:
     """As `int8_block_bytes`."""
-    return int8_block_bytes(heads.kv_heads, heads.dim)
+    return int8_block_bytes(heads.kv_heads, heads.dim, heads.kinds)
 
 
 @dataclass(frozen=True, slots=True)

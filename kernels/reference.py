@@ -134,6 +134,7 @@ def scatter_blocks(staging: Tensor, kv: Tensor, block_ids: Tensor) -> None:
 
 def write_kv(kv_layer: Tensor, keys_values: Tensor, slot_mapping: Tensor, scales: KVScales | None = None) -> None:
     """Store keys_values [T, 2, Hkv, D] in kv_layer [N, 16, 2, Hkv, D] at each token's slot; negative slots are skipped.
+    Of keys alone, both have 1 in place of 2.
 
     With scales the layer is fp8 e4m3 and stores each number divided by its scale, saturated at the largest finite one.
     """
@@ -159,8 +160,17 @@ def rotate_and_store(
 
     Heads are ordered query, key, value. Keys and values are stored in kv_layer [N, 16, 2, Hkv, D] as by `write_kv`.
     `qkv` may be overwritten.
+
+    A layer [N, 16, 1, Hkv, D] stores keys, rotated, that are the values, too; then qkv is [T, Hq + Hkv, D], and `norms`
+    has no `value`.
     """
-    kv_heads = kv_layer.shape[3]
+    kinds, kv_heads = kv_layer.shape[2:4]
+    if kinds == 1:
+        query, keys = torch.split(qkv, [qkv.shape[1] - kv_heads, kv_heads], dim=1)
+        if norms is not None:
+            query, keys = rms_norm(query, norms.query, norms.eps), rms_norm(keys, norms.key, norms.eps)
+        write_kv(kv_layer, apply_rope(keys, rope)[:, None], slot_mapping, scales)
+        return apply_rope(query, rope)
     query, keys, values = torch.split(qkv, [qkv.shape[1] - 2 * kv_heads, kv_heads, kv_heads], dim=1)
     if norms is not None:
         query, keys = rms_norm(query, norms.query, norms.eps), rms_norm(keys, norms.key, norms.eps)
@@ -184,7 +194,8 @@ def attend(
     A token at position p attends to positions (p - window, p], or to all up to p with window None. Scores are scaled by
     1/sqrt(D), then bounded by `softcap` with `cap`; softmax in float32. `sinks`, float32 [Hq], adds a score to each
     head that has no value (Attention sinks, Xiao et al., arXiv 2309.17453, as learned in gpt-oss, arXiv 2508.10925).
-    `scales`: of KV in fp8 e4m3; a stored number times its scale is the key or value.
+    `scales`: of KV in fp8 e4m3; a stored number times its scale is the key or value. Of KV [N, 16, 1, Hkv, D] keys are
+    the values, too.
     """
     output = torch.empty_like(query)
     factors = (1.0, 1.0) if scales is None else (scales.key, scales.value)
@@ -197,7 +208,7 @@ def attend(
         begin = skipped * BLOCK_TOKENS
         blocks = metadata.block_tables[row, skipped : math.ceil(context / BLOCK_TOKENS)]
         kv = kv_layer[blocks].flatten(0, 1)[: context - begin].float()
-        keys, values = (kv[:, i].repeat_interleave(group, dim=1) * factors[i] for i in (0, 1))
+        keys, values = (kv[:, i].repeat_interleave(group, dim=1) * factors[i] for i in (0, kv.shape[1] - 1))
         rows = slice(first, first + tokens)
         scores = torch.einsum("thd,shd->hts", query[rows].float(), keys) / math.sqrt(query.shape[-1])
         if cap is not None:

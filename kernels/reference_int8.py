@@ -1,8 +1,8 @@
 """The definition of KV in int8, in plain torch.
 
 Each key and value vector of a head is stored as integers from -127 to 127 with one scale. A block of a layer is int8
-[16, 2, Hkv, D] followed by scales bfloat16 [Hkv, 2, 16]: a head's keys, then its values. A bfloat16 scale takes two
-bytes and has the range of what it scales.
+[16, 2, Hkv, D] followed by scales bfloat16 [Hkv, 2, 16]: a head's keys, then its values; of keys alone, with 1 in place
+of 2. A bfloat16 scale takes two bytes and has the range of what it scales.
 """
 
 import torch
@@ -26,7 +26,7 @@ def scales_of(numbers: Tensor) -> Tensor:
 
 
 def to_int8(kv: Tensor) -> Tensor:
-    """KV bfloat16 [..., 16, 2, Hkv, D] as blocks int8 [..., bytes]. Rounds to nearest, ties to even."""
+    """KV bfloat16 [..., 16, 2 or 1, Hkv, D] as blocks int8 [..., bytes]. Rounds to nearest, ties to even."""
     scales = scales_of(kv)
     divisors = torch.where(scales > 0, scales, torch.inf)  # of zeros, and of what is not finite: all are 0
     numbers = torch.nan_to_num(kv.float() / divisors[..., None]).round()
@@ -36,11 +36,12 @@ def to_int8(kv: Tensor) -> Tensor:
     return torch.cat((numbers.flatten(-4), of_heads.flatten(-3).view(torch.int8)), dim=-1)
 
 
-def from_int8(blocks: Tensor, kv_heads: int, head_dim: int) -> Tensor:
-    """Blocks int8 [..., bytes] as KV float32 [..., 16, 2, Hkv, D], as attention computes with."""
-    assert blocks.shape[-1] == int8_block_bytes(kv_heads, head_dim), f"blocks have {blocks.shape[-1]} bytes"
-    count = BLOCK_TOKENS * 2 * kv_heads * head_dim
-    numbers = blocks[..., :count].reshape(*blocks.shape[:-1], BLOCK_TOKENS, 2, kv_heads, head_dim).float()
+def from_int8(blocks: Tensor, kv_heads: int, head_dim: int, kinds: int = 2) -> Tensor:
+    """Blocks int8 [..., bytes] as KV float32 [..., 16, 2, Hkv, D], or with `kinds` in place of 2, as attention computes
+    with."""
+    assert blocks.shape[-1] == int8_block_bytes(kv_heads, head_dim, kinds), f"blocks have {blocks.shape[-1]} bytes"
+    count = BLOCK_TOKENS * kinds * kv_heads * head_dim
+    numbers = blocks[..., :count].reshape(*blocks.shape[:-1], BLOCK_TOKENS, kinds, kv_heads, head_dim).float()
     of_heads = blocks[..., count:].contiguous().view(torch.bfloat16).float()
-    scales = of_heads.view(*blocks.shape[:-1], kv_heads, 2, BLOCK_TOKENS).transpose(-3, -2).movedim(-1, -3)
+    scales = of_heads.view(*blocks.shape[:-1], kv_heads, kinds, BLOCK_TOKENS).transpose(-3, -2).movedim(-1, -3)
     return numbers * scales[..., None]

@@ -69,13 +69,14 @@ class HeadNorms(Generic[V]):
 
 @dataclass(frozen=True)
 class LatentWeights(Generic[V, L]):
-    """Queries, keys and values of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), expanded:
-    every head has keys and values of its own.
+    """Queries, keys and values of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1), absorbed:
+    all heads attend to one key a token, of `rotated` dimensions and then the normed latent of keys and values, which is
+    the value, too.
 
     query_down [H to a query's latent], normed by `query_norm`; None: queries are made of the input. query_up: to heads
     [Hq D], of each the rotated dimensions first. down: to the latent of keys and values, and after it to the rotated
-    dimensions that all heads' keys share. up: from the normed latent to the other dimensions of a head's key, and its
-    value of `value_dim` dimensions, head by head.
+    dimensions of keys; `norm` is of this latent. of_queries: of each head, from the other dimensions of its query to
+    the latent. of_values: of each head, from the latent to its value of `value_dim` dimensions.
     """
 
     query_down: L | None
@@ -83,7 +84,8 @@ class LatentWeights(Generic[V, L]):
     query_up: L
     down: L
     norm: V
-    up: L
+    of_queries: Sequence[L]
+    of_values: Sequence[L]
     rotated: int
     value_dim: int
     eps: float
@@ -241,7 +243,8 @@ class ModelShape:
     attention_scale, attention_softcap, embedding_scale, residual_scale, activation: as in
         `engine.models.config.ModelConfig`.
     kv_places: of each layer with KV, its group and its number there, if KV is in groups.
-    layer_heads: the heads of each layer, if they differ between layers. blocks: of these, where their KV is.
+    layer_heads: the heads of each layer, if they are not all `num_kv_heads` of `head_dim` dimensions. blocks: of these,
+        where their KV is.
     kv_sources: as in `ModelConfig`.
     """
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.models.config import MAX_WIDTH, LatentConfig, ModelConfig, UnsupportedCheckpoint
+from engine.models.config import MAX_WIDTH, ModelConfig, UnsupportedCheckpoint
+from engine.models.latent import LatentConfig
 from kernels.arrays import Ints
 
 

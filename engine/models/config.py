@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from engine.models.experts import ExpertsConfig
+from engine.models.latent import LatentConfig
 from engine.models.linear_attention import LinearAttentionConfig
 from kernels.layout import HeadShape
 
@@ -23,10 +24,6 @@ MAX_FACTOR = 1e6
 
 MAX_HEAD_DIM = 512
 """Maximum head dimension of the attention kernels; real models have 64 to 256."""
-
-
-LATENT_EPS = 1e-6
-"""Of the norms of latents, which no config states."""
 
 
 class UnsupportedCheckpoint(ValueError):
@@ -70,20 +67,6 @@ class RopeConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class LatentConfig:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1).
-
-    query_rank: dimensions of a query's latent; None: there is none. rank: of that of keys and values. rotated: leading
-    dimensions of a query or key that are rotated; of keys they are the same in all heads. value_dim: of a head's value.
-    """
-
-    query_rank: int | None
-    rank: int
-    rotated: int
-    value_dim: int
-
-
-@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A decoder-only transformer: the Llama architecture, and the points at which other families differ from it.
 
@@ -96,7 +79,8 @@ class ModelConfig:
     normed, head by head or, with `qk_norm_whole`, over all heads at once. `value_norm`: values are normed, too, head by
     head and without a weight.
 
-    `latent`: queries, keys and values are made of latents; all heads have keys and values of their own.
+    `latent`: queries, keys and values are made of latents. Every head has keys and values of its own, of which only the
+    latent is stored: see `LatentConfig.stored`.
     `attention_sinks`: heads have a learned score that only adds to the softmax's denominator.
 
     `attention_scale`: factor of attention scores; None: 1/sqrt(head_dim). A softcap c replaces x by c tanh(x / c), of
@@ -191,8 +175,8 @@ class ModelConfig:
                 raise UnsupportedCheckpoint(f"eos or bos token id {token_id} is outside {self.vocab_size} tokens")
         self._check_factors()
         self._check_experts()
-        if self.latent is not None:
-            _check_latent(self.latent, self.head_dim)
+        if self.latent is not None and (flaw := self.latent.flaw(self.head_dim, MAX_WIDTH)) is not None:
+            raise UnsupportedCheckpoint(f"latent attention: {flaw}")
         self._check_linear()
         self._check_shared()
         if self.layer_ropes and len(self.layer_ropes) != self.num_layers:
@@ -207,12 +191,21 @@ class ModelConfig:
         """Whether the model is of the Llama architecture alone, with QK norm, biases and windows at most."""
         return all(getattr(self, field.name) == field.default for field in fields(self) if field.name in _DEVIATIONS)
 
+    @property
+    def score_scale(self) -> float | None:
+        """Factor of attention scores; None: one over the root of the dimensions of a key as it is stored."""
+        if self.latent is None or self.attention_scale is not None:
+            return self.attention_scale
+        return float(self.head_dim**-0.5)
+
     def rope_of(self, layer: int) -> RopeConfig | None:
         """The rope of a layer; None: its positions are not encoded."""
         return self.layer_ropes[layer] if self.layer_ropes else self.rope
 
     def heads_of(self, layer: int) -> HeadShape:
-        """The heads of a layer with attention."""
+        """The heads of a layer with attention, as its KV is stored."""
+        if self.latent is not None:
+            return self.latent.stored
         return self.layer_heads[layer] if self.layer_heads else HeadShape(self.num_kv_heads, self.head_dim)
 
     @property
@@ -331,15 +324,6 @@ class ModelConfig:
             raise UnsupportedCheckpoint(f"linear_layers: {len(self.linear_layers)} for {self.num_layers} layers")
         if all(self.linear_layers):
             raise UnsupportedCheckpoint("linear_layers: no layer with attention")
-
-
-def _check_latent(latent: LatentConfig, head_dim: int) -> None:
-    if not 2 <= latent.rotated < head_dim or not 1 <= latent.value_dim <= head_dim:
-        raise UnsupportedCheckpoint(
-            f"latent attention: {latent.rotated} rotated and {latent.value_dim} value dimensions of {head_dim}"
-        )
-    if not (1 <= latent.rank <= MAX_WIDTH and 1 <= (latent.query_rank or 1) <= MAX_WIDTH):
-        raise UnsupportedCheckpoint(f"latent attention: ranks of {latent.query_rank} and {latent.rank}")
 
 
 _DEVIATIONS = frozenset(

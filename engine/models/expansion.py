@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from engine.models.layout import expected_tensors
+from engine.models.layout import expected_tensors, is_by_head
 from engine.models.sources import BlockSource, WeightSource
 
 TakesBlocks = Callable[[str, int], bool]
@@ -62,7 +62,7 @@ def kept_matrices(source: WeightSource, takes: TakesBlocks) -> Collection[str]:
     return {
         name
         for name, matrix in source.quantized.items()
-        if matrix.block_format is not None and takes(matrix.block_format, shapes[name][1])
+        if matrix.block_format is not None and not is_by_head(name) and takes(matrix.block_format, shapes[name][1])
     }
 
 

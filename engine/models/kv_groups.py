@@ -67,8 +67,10 @@ def group_layers(windows: Sequence[int | None], max_positions: int, layer_heads:
 
 
 def mixed_blocks(config: ModelConfig, groups: KVGroups) -> MixedBlocks | None:
-    """The blocks of a model whose layers have keys and values of different shapes; None for any other."""
-    if all((heads.kv_heads, heads.dim) == (config.num_kv_heads, config.head_dim) for heads in config.kv_heads):
+    """The blocks of a model whose layers have keys and values of different shapes, or store keys only; None for any
+    other."""
+    usual = (config.num_kv_heads, config.head_dim, False)
+    if all((heads.kv_heads, heads.dim, heads.keys_only) == usual for heads in config.kv_heads):
         return None
     return MixedBlocks(config.kv_heads, tuple(group for group, _ in groups.places))
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from engine.models.config import LatentConfig, ModelConfig, UnsupportedCheckpoint
+from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.latent import LatentConfig
 
 Shape = tuple[int, ...]
 
@@ -180,7 +181,7 @@ def fused_modules(config: ModelConfig, index: int) -> dict[str, tuple[str, ...]]
         has_rank = config.latent.query_rank is not None
         groups |= {"query_down": ("self_attn.q_a_proj",)} if has_rank else {}
         groups["query_up"] = ("self_attn.q_b_proj" if has_rank else "self_attn.q_proj",)
-        groups |= {"down": ("self_attn.kv_a_proj_with_mqa",), "up": ("self_attn.kv_b_proj",)}
+        groups["down"] = ("self_attn.kv_a_proj_with_mqa",)
     if config.attention_gate:
         groups["attention_gate"] = ("self_attn.gate_proj",)
     if config.is_linear(index):
@@ -214,6 +215,12 @@ def _mlp_modules(prefix: str) -> dict[str, tuple[str, ...]]:
 def is_routing(name: str) -> bool:
     """Whether a weight decides on the experts of a token, or on their shares, or on what a recurrent state forgets."""
     return name.endswith((".mlp.gate.weight", ".mlp.shared_expert_gate.weight", *_GATES))
+
+
+def is_by_head(name: str) -> bool:
+    """Whether a weight is of latent attention's heads, each of which is packed alone, and one part of it turned: in the
+    compute dtype, whatever the format of the others."""
+    return name.endswith(".self_attn.kv_b_proj.weight")
 
 
 def is_wide(name: str) -> bool:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 
 from engine.config import Quantize
-from engine.models.config import LATENT_EPS, LatentConfig, ModelConfig, UnsupportedCheckpoint
+from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import kept_matrices
 from engine.models.host_model import HostModel
 from engine.models.kv_groups import KVGroups, one_group
+from engine.models.latent import LATENT_EPS, LatentConfig, split_by_head
 from engine.models.layout import (
     EMBEDDING,
     FINAL_NORM,
@@ -21,6 +22,7 @@ from engine.models.layout import (
     LAYER_PROJECTION,
     expected_tensors,
     fused_modules,
+    is_by_head,
     is_routing,
     layer_tensors,
 )
@@ -182,7 +184,11 @@ def _check_quantize(quantize: Quantize, config: ModelConfig, ops: Packer[Any, An
         backend, dtype = ops.describe()["backend"], ops.describe()["dtype"]
         needed = "a GPU" if quantize == "fp8" else "a GPU, or the native kernels of the CPU in bfloat16"
         raise UnsupportedCheckpoint(f"quantize {quantize} needs {needed}; here is {backend} in {dtype}")
-    widths = {shape[1] for name, shape in expected_tensors(config) if len(shape) == 2 and not is_routing(name)}
+    widths = {
+        shape[1]
+        for name, shape in expected_tensors(config)
+        if len(shape) == 2 and not (is_routing(name) or is_by_head(name))
+    }
     for width in sorted(widths):
         if not ops.takes_blocks(quantize, width):
             raise UnsupportedCheckpoint(f"quantize {quantize} does not divide this model's matrices of {width} inputs")
@@ -199,6 +205,7 @@ class _Assembler(Generic[V, L, E]):
         self._matrices: dict[str, StoredWeight] = {}
         self._vectors: dict[str, Array] = {}
         self._fused: dict[str, L] = {}
+        self._of_heads: dict[str, tuple[list[L], list[L]]] = {}
         self._embedding: E | None = None
         self._layer_table: E | None = None
         self._head: L | None = None
@@ -235,11 +242,13 @@ class _Assembler(Generic[V, L, E]):
             self._head = self._ops.pack_parts([weight], None)
         elif name == LAYER_EMBEDDING:
             self._layer_table = self._ops.pack_embedding(weight)
+        elif is_by_head(name):
+            self._of_heads[name] = self._by_head(weight.rows)
         else:
             self._matrices[name] = weight
 
     def _format_of(self, name: str) -> str:
-        if is_routing(name):
+        if is_routing(name) or is_by_head(name):
             return DENSE  # a rounded router would choose other experts
         # In int4 these two alone cost SmolLM2 7 % of its perplexity, and everything else 0.1 %. In fp8 the inputs of a
         # head would be rounded, too.
@@ -254,6 +263,15 @@ class _Assembler(Generic[V, L, E]):
             gate, up = parts
             return self._ops.pack_gate_up(gate, up, bias)
         return self._ops.pack_parts(parts, bias)
+
+    def _by_head(self, rows: Array) -> tuple[list[L], list[L]]:
+        config = self._config.latent
+        assert config is not None, "a projection of latents in a model without"
+        of_queries, of_values = (
+            [self._ops.pack_parts([StoredWeight.dense(part)], None) for part in parts]
+            for parts in split_by_head(rows, self._config.num_heads, config.value_dim)
+        )
+        return of_queries, of_values
 
     def finish(self) -> ModelWeights[V, L, E]:
         for names in self._missing.values():
@@ -313,14 +331,18 @@ class _Assembler(Generic[V, L, E]):
         return ExpertNorms(self._ops.vector(scale), *(self._take(f"{prefix}.{name}.weight") for name in names))
 
     def _latent(self, prefix: str, config: LatentConfig) -> LatentWeights[V, L]:
-        has_rank = config.query_rank is not None
+        has_rank, name = config.query_rank is not None, f"{prefix}.self_attn.kv_b_proj.weight"
+        if name not in self._of_heads:
+            raise UnsupportedCheckpoint(f"tensor {name} is missing")
+        of_queries, of_values = self._of_heads[name]
         return LatentWeights(
             query_down=self._fused[f"{prefix}.query_down"] if has_rank else None,
             query_norm=self._take(f"{prefix}.self_attn.q_a_layernorm.weight") if has_rank else None,
             query_up=self._fused[f"{prefix}.query_up"],
             down=self._fused[f"{prefix}.down"],
             norm=self._take(f"{prefix}.self_attn.kv_a_layernorm.weight"),
-            up=self._fused[f"{prefix}.up"],
+            of_queries=of_queries,
+            of_values=of_values,
             rotated=config.rotated,
             value_dim=config.value_dim,
             eps=LATENT_EPS,

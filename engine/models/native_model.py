@@ -14,6 +14,7 @@ from kernels.cpu.native.forward import NativeWeights
 from kernels.cpu.native.staged import StagedForward
 from kernels.cpu.native_ops import NativeOps
 from kernels.host import StepRows
+from kernels.layout import HeadShape
 from kernels.weights import ModelShape
 
 
@@ -38,13 +39,13 @@ class NativeModel:
             cos=ropes[0].cos,
             sin=ropes[0].sin,
             rotary=() if all(rope is ropes[0] for rope in ropes) else tuple((rope.cos, rope.sin) for rope in ropes),
-            attention_scale=config.attention_scale,
+            attention_scale=config.score_scale,
             attention_softcap=config.attention_softcap,
             embedding_scale=config.embedding_scale,
             residual_scale=config.residual_scale,
             activation=config.activation,
             kv_places=groups.places if len(groups.windows) > 1 else (),
-            layer_heads=config.layer_heads,
+            layer_heads=_layer_heads(config),
             blocks=mixed_blocks(config, groups),
             kv_sources=config.kv_sources,
         )
@@ -88,3 +89,9 @@ class NativeModel:
             cap = np.float32(config.logit_softcap)
             logits = np.tanh(logits / cap) * cap
         return logits
+
+
+def _layer_heads(config: ModelConfig) -> tuple[HeadShape, ...]:
+    if config.latent is None:
+        return config.layer_heads
+    return tuple(config.heads_of(layer) for layer in range(config.num_layers))

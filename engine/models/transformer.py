@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from engine.models.config import ModelConfig
 from engine.models.delta_net import DeltaNet
@@ -187,12 +186,12 @@ class Transformer:
         return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
 
     def _kv_of(self, index: int, heads: HeadShape, kv: Tensor) -> Tensor:
-        """The KV [N, 16, 2, Hkv, D] of a layer."""
+        """The KV [N, 16, 2, Hkv, D] of a layer, or [N, 16, 1, Hkv, D] of keys alone."""
         if self._blocks is None:
             return kv[self._groups.places[self._kv_numbers[index]][1]]
         start = self._kv_starts[self._kv_numbers[index]]
         in_block = kv[0, :, start : start + block_numbers(heads)]
-        return in_block.view(-1, BLOCK_TOKENS, 2, heads.kv_heads, heads.dim)
+        return in_block.view(-1, BLOCK_TOKENS, heads.kinds, heads.kv_heads, heads.dim)
 
     def _query(
         self,
@@ -215,7 +214,7 @@ class Transformer:
         norms = layer.head_norms
         if norms is not None and norms.whole:
             qkv, norms = self._norm_projections(qkv, norms), None
-        heads = qkv.view(-1, config.num_heads + 2 * shape.kv_heads, shape.dim)
+        heads = qkv.view(-1, config.num_heads + shape.kinds * shape.kv_heads, shape.dim)
         return ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping, layer.kv_scales)
 
     def _attend(
@@ -229,33 +228,31 @@ class Transformer:
     ) -> Tensor:
         config, ops = self.config, self.ops
         latent = layer.qkv if isinstance(layer.qkv, LatentWeights) else None
-        if config.attention_scale is not None:  # `attend` divides by the root
-            query = scaled(query, config.attention_scale * math.sqrt(query.shape[-1]))
+        if config.score_scale is not None:  # `attend` divides by the root
+            query = scaled(query, config.score_scale * math.sqrt(query.shape[-1]))
         cap, sinks = config.attention_softcap, None if layer.sinks is None else tensor_of(layer.sinks)
         attended = ops.attend(query, kv_layer, plan, window, cap, sinks, layer.kv_scales)
         if latent is not None:
-            attended = attended[:, :, : latent.value_dim]
+            of_heads = attended[:, :, latent.rotated :].unbind(1)
+            attended = torch.cat([value(x) for value, x in zip(latent.of_values, of_heads, strict=True)], dim=1)
         attended = attended.flatten(1)
         if layer.attention_gate is not None:
             attended = attended * layer.attention_gate(normed).sigmoid()
         return layer.output(attended)
 
     def _of_latents(self, weights: ops_types.LatentWeights, x: Tensor) -> Tensor:
-        """qkv [T, 3 Hq D]; values are filled up with zeros to D dimensions."""
-        config, ops, rotated = self.config, self.ops, weights.rotated
-        heads, dim = config.num_heads, config.head_dim
+        """[T, (Hq + 1) D'] of keys of D' dimensions: queries, and the key that all heads share."""
+        ops, rotated = self.ops, weights.rotated
         if weights.query_down is not None and weights.query_norm is not None:
             query = weights.query_up(ops.rms_norm(weights.query_down(x), weights.query_norm, weights.eps))
         else:
             query = weights.query_up(x)
         down = weights.down(x)
-        latent, shared = down[:, :-rotated].contiguous(), down[:, None, -rotated:].expand(-1, heads, -1)
-        up = weights.up(ops.rms_norm(latent, weights.norm, weights.eps)).view(
-            -1, heads, dim - rotated + weights.value_dim
-        )
-        own, value = torch.split(up, [dim - rotated, weights.value_dim], dim=2)
-        parts = (query.view(-1, heads, dim), torch.cat((shared, own), dim=2), pad(value, (0, dim - weights.value_dim)))
-        return torch.cat(parts, dim=1).flatten(1)
+        latent = ops.rms_norm(down[:, :-rotated].contiguous(), weights.norm, weights.eps)
+        parts = []
+        for absorb, of_head in zip(weights.of_queries, query.chunk(self.config.num_heads, dim=1), strict=True):
+            parts += [of_head[:, :rotated], absorb(of_head[:, rotated:].contiguous())]
+        return torch.cat((*parts, down[:, -rotated:], latent), dim=1)
 
     def _norm_projections(self, qkv: Tensor, norms: HeadNorms) -> Tensor:
         """qkv [T, (Hq + 2 Hkv) D] with all queries, and all keys, normed at once."""

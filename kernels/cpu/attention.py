@@ -166,7 +166,8 @@ def _chunk(metadata: AttentionMetadata, row: int, token: int, window: int | None
 
 
 def attend(query: Tensor, kv_layer: Tensor, plan: WindowPlan) -> Tensor:
-    """Attention of query [T, Hq, D] over kv_layer [N, 16, 2, Hkv, D]; returns [T, Hq, D]."""
+    """Attention of query [T, Hq, D] over kv_layer [N, 16, 2, Hkv, D], or over keys that are the values, too,
+    [N, 16, 1, Hkv, D]; returns [T, Hq, D]."""
     if len(plan.groups) == 1 and not plan.chunks:
         return _attend_group(query, kv_layer, plan.groups[0])
     output = torch.empty_like(query)
@@ -179,14 +180,14 @@ def attend(query: Tensor, kv_layer: Tensor, plan: WindowPlan) -> Tensor:
 
 def _attend_group(query: Tensor, kv_layer: Tensor, group: RowGroup) -> Tensor:
     count, heads, head_dim = query.shape
-    kv_heads, tokens = kv_layer.shape[3], group.tokens
+    (kinds, kv_heads), tokens = kv_layer.shape[2:4], group.tokens
     rows, shared = count // tokens, heads // kv_heads
-    kv = kv_layer.index_select(0, group.blocks).view(rows, -1, 2, kv_heads, head_dim)
+    kv = kv_layer.index_select(0, group.blocks).view(rows, -1, kinds, kv_heads, head_dim)
     # Every query head that shares a KV head, of every token of the row: [rows, Hkv, tokens x heads each, D]
     folded = query.reshape(rows, tokens, kv_heads, shared, head_dim).transpose(1, 2).flatten(2, 3)
     mask = group.mask if tokens == 1 or group.mask is None else group.mask.repeat_interleave(shared, dim=2)
     attended = scaled_dot_product_attention(
-        folded, kv[:, :, 0].transpose(1, 2), kv[:, :, 1].transpose(1, 2), attn_mask=mask
+        folded, kv[:, :, 0].transpose(1, 2), kv[:, :, -1].transpose(1, 2), attn_mask=mask
     )
     unfolded = attended.reshape(rows, kv_heads, tokens, shared, head_dim).transpose(1, 2)
     return unfolded.reshape(count, heads, head_dim)
@@ -194,15 +195,15 @@ def _attend_group(query: Tensor, kv_layer: Tensor, group: RowGroup) -> Tensor:
 
 def _attend_chunk(query: Tensor, kv_layer: Tensor, chunk: Chunk) -> Tensor:
     _, heads, head_dim = query.shape
-    kv_heads = kv_layer.shape[3]
-    kv = kv_layer.index_select(0, chunk.blocks).view(-1, 2, kv_heads, head_dim)[: chunk.keys]
+    kinds, kv_heads = kv_layer.shape[2:4]
+    kv = kv_layer.index_select(0, chunk.blocks).view(-1, kinds, kv_heads, head_dim)[: chunk.keys]
     # [keys, 2, Hkv, D] -> two of [1, Hq, keys, D], each KV head once for every query head that shares it
     shared = kv[:, :, :, None, :].expand(-1, -1, -1, heads // kv_heads, -1)
-    keys, values = shared.reshape(chunk.keys, 2, heads, head_dim).permute(1, 2, 0, 3)
+    of_heads = shared.reshape(chunk.keys, kinds, heads, head_dim).permute(1, 2, 0, 3)
     attended = scaled_dot_product_attention(
         query.transpose(0, 1)[None],
-        keys[None],
-        values[None],
+        of_heads[:1],
+        of_heads[-1:],
         attn_mask=chunk.mask,
         is_causal=chunk.mask is None,
     )

@@ -73,14 +73,14 @@ class CpuOps(ReferenceOps):
         slot_mapping: Tensor,
         scales: KVScales | None = None,
     ) -> Tensor:
-        kv_heads = kv_layer.shape[3]
-        queries = qkv.shape[1] - 2 * kv_heads
+        kinds, kv_heads = kv_layer.shape[2:4]
+        queries = qkv.shape[1] - kinds * kv_heads
         heads = qkv[:, : queries + kv_heads]
         if norms is not None:
             heads[:, :queries] = self.rms_norm(heads[:, :queries], norms.query, norms.eps)
             heads[:, queries:] = self.rms_norm(heads[:, queries:], norms.key, norms.eps)
         rotated = _rotate(heads, rope)
-        keys_values = qkv[:, queries:].view(-1, 2, kv_heads, qkv.shape[2])
+        keys_values = qkv[:, queries:].view(-1, kinds, kv_heads, qkv.shape[2])
         keys_values[:, 0] = rotated[:, queries:]
         if norms is not None and norms.value is not None:
             keys_values[:, 1] = self.rms_norm(keys_values[:, 1], norms.value, norms.eps)

@@ -6,8 +6,9 @@ from dataclasses import replace
 from engine.checkpoints.gguf.architecture import Architecture, Dims, Fields
 from engine.checkpoints.gguf.expert_keys import GROUP_KEYS, SIGMOID, SIGMOID_KEYS, SOFTMAX, grouped_experts
 from engine.checkpoints.json_keys import Keys
-from engine.models.config import LatentConfig, RopeConfig
+from engine.models.config import RopeConfig
 from engine.models.experts import MAX_EXPERTS
+from engine.models.latent import LatentConfig
 
 _LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 

@@ -12,7 +12,8 @@ from engine.checkpoints.huggingface.families.family import Stacked
 from engine.checkpoints.quantization.layers import LayerPart, StoredMatrix
 from engine.checkpoints.row_order import half_split_order, latent_key_order, latent_query_order
 from engine.checkpoints.safetensors_file import FLOAT_TYPES, StoredTensor
-from engine.models.config import LatentConfig, ModelConfig, UnsupportedCheckpoint
+from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.latent import LatentConfig
 from engine.models.layout import EMBEDDING, HEAD, LAYER_EMBEDDING, Shape, layer_tensors
 from kernels.arrays import Array, Ints
 

@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 13
+ABI = 14
 """TP_ABI."""
 
 
@@ -157,6 +157,7 @@ class Heads(Structure):
         ("softcap", c_float),
         ("sinks", c_void_p),
         ("kv_block_bytes", c_int64),
+        ("keys_only", c_int64),
     )
 
 
@@ -292,6 +293,8 @@ SIGNATURES = {
     "tp_route": (None, (_AT, _AT, _COUNT, _COUNT, _AT, _AT, _AT)),
     "tp_mixture_scratch_bytes": (c_int64, (_AT, _COUNT)),
     "tp_mixture": (None, (_AT, _AT, _COUNT, _AT, _COUNT, _COUNT, c_int32, _AT, _COUNT, _AT)),
+    "tp_head_products_scratch_bytes": (c_int64, (_AT, _COUNT, _COUNT)),
+    "tp_head_products": (None, (_AT, _COUNT, _AT, _COUNT, _COUNT, _COUNT, _AT, _COUNT, _COUNT, _AT)),
     "tp_rotate_and_store": (None, (_AT, _AT, _AT, _COUNT, _AT)),
     "tp_attend_scratch_bytes": (c_int64, (_AT, _AT)),
     "tp_attend": (None, (_AT, _AT, _AT, _COUNT, _AT, _COUNT, _AT, _COUNT, _AT)),

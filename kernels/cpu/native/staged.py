@@ -6,6 +6,7 @@ give the same bits.
 """
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from kernels.cpu.native import abi
 from kernels.cpu.native.delta import NativeDelta, gate
 from kernels.cpu.native.experts import NativeMixture, mlp
 from kernels.cpu.native.forward import NativeLayer, NativeWeights, expert_counts, wanted_of_rows
+from kernels.cpu.native.heads import HeadProducts
 from kernels.cpu.native.layer_inputs import NativeLayerInputs
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeLinear
@@ -73,6 +75,7 @@ class StagedForward:
         self._store = _STORES[shape.activation]
         self._embedding_scale = np.float32(np.array(shape.embedding_scale).astype(BFLOAT16))
         self._vectors: dict[int, Floats] = {}
+        self._products: dict[int, HeadProducts] = {}
         self._heads = [self._heads_of(index, layer) for index, layer in enumerate(weights.layers)]
         self._rows = abi.Rows()
         self._scratch = aligned_bytes(0)
@@ -150,7 +153,8 @@ class StagedForward:
     def _attention(
         self, index: int, layer: NativeLayer, x: Array, rows: StepRows, kv: Array, kept: Ints | None, held: list[Array]
     ) -> Array:
-        """bf16 [T, Hq D], of the tokens `kept` only if stated. Writes the KV of all."""
+        """bf16 [T, Hq D], or [T, Hq Dv] of values of other dimensions, of the tokens `kept` only if stated. Writes the
+        KV of all."""
         qkv = self._project(index, layer, x)
         group, place = self._kv_places[index]
         kv_at = address(kv) + (
@@ -166,8 +170,7 @@ class StagedForward:
             qkv, x = qkv[kept], x[kept]
         attended = self._attend(index, qkv, kv_at)
         if isinstance(layer.qkv, LatentWeights):
-            of_heads = attended.reshape(len(attended), self._shape.num_heads, -1)
-            attended = of_heads[:, :, : layer.qkv.value_dim].reshape(len(attended), -1)
+            attended = self._values(layer.qkv, attended)
         if layer.attention_gate is not None:
             gate(attended, layer.attention_gate.wide(x))
         return attended
@@ -216,7 +219,7 @@ class StagedForward:
         )
 
     def _project(self, index: int, layer: NativeLayer, x: Array) -> Array:
-        """qkv bf16 [T, (Hq + 2 Hkv) D], or queries alone [T, Hq D]."""
+        """qkv bf16 [T, (Hq + 2 Hkv) D], or queries and keys [T, (Hq + Hkv) D], or queries alone [T, Hq D]."""
         if isinstance(layer.qkv, LatentWeights):
             return self._of_latents(layer.qkv, x)
         heads = self._shape.heads_of(index)
@@ -238,20 +241,33 @@ class StagedForward:
         return qkv
 
     def _of_latents(self, weights: LatentWeights[Floats, NativeLinear], x: Array) -> Array:
-        """qkv bf16 [T, 3 Hq D]; values are filled up with zeros to D dimensions."""
-        shape, rotated = self._shape, weights.rotated
-        heads, dim = shape.num_heads, shape.head_dim
+        """bf16 [T, (Hq + 1) D'] of keys of D' dimensions: queries, and the key that all heads share."""
+        heads, rotated = self._shape.num_heads, weights.rotated
         query = x
         if weights.query_down is not None and weights.query_norm is not None:
             query = self._latent(weights.query_down.wide(x), weights.query_norm, weights.eps)
+        of_heads = weights.query_up(query).reshape(len(x), heads, -1)
         down = weights.down.wide(x)
-        up = weights.up(self._latent(down[:, :-rotated], weights.norm, weights.eps)).reshape(len(x), heads, -1)
-        qkv = np.zeros((len(x), 3, heads, dim), BFLOAT16)
-        qkv[:, 0] = weights.query_up(query).reshape(len(x), heads, dim)
-        qkv[:, 1, :, :rotated] = down[:, None, -rotated:]
-        qkv[:, 1, :, rotated:] = up[:, :, : dim - rotated]
-        qkv[:, 2, :, : weights.value_dim] = up[:, :, dim - rotated :]
+        rank = down.shape[1] - rotated
+        qkv = np.empty((len(x), heads + 1, rotated + rank), BFLOAT16)
+        qkv[:, :-1, :rotated] = of_heads[:, :, :rotated]
+        self._head_products(weights.of_queries).into(of_heads[:, :, rotated:], qkv[:, :-1, rotated:])
+        qkv[:, -1, :rotated] = down[:, rank:]
+        self._norm_into(down[:, :rank], weights.norm, qkv[:, -1, rotated:], weights.eps)
         return qkv.reshape(len(x), -1)
+
+    def _values(self, weights: LatentWeights[Floats, NativeLinear], attended: Array) -> Array:
+        """bf16 [T, Hq Dv] of what attention returns of keys [T, Hq D']."""
+        of_heads = attended.reshape(len(attended), self._shape.num_heads, -1)
+        values = np.empty((len(attended), self._shape.num_heads, weights.value_dim), BFLOAT16)
+        self._head_products(weights.of_values).into(of_heads[:, :, weights.rotated :], values)
+        return values.reshape(len(attended), -1)
+
+    def _head_products(self, heads: Sequence[NativeLinear]) -> HeadProducts:
+        held = self._products.get(id(heads))
+        if held is None:
+            held = self._products[id(heads)] = HeadProducts(heads)
+        return held
 
     def _latent(self, x: Floats, weight: Floats, eps: float) -> Array:
         normed = np.empty(x.shape, BFLOAT16)
@@ -328,6 +344,7 @@ class StagedForward:
             score_scale=shape.attention_scale or 0.0,
             softcap=shape.attention_softcap or 0.0,
             sinks=None if layer.sinks is None else address(self._vector(layer.sinks)),
+            keys_only=heads.keys_only,
         )
 
     def _vector(self, numbers: Floats) -> Floats:

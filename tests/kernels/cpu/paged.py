@@ -116,18 +116,20 @@ def attend(
     scale: float = 0.0,
     cap: float = 0.0,
     sinks: Tensor | None = None,
+    keys_only: bool = False,
 ) -> Tensor:
-    """tp_attend of query [T, Hq, D] over KV bf16 [N, 16, 2, Hkv, D] or int8 [N, bytes].
+    """tp_attend of query [T, Hq, D] over KV bf16 [N, 16, 2, Hkv, D], or [N, 16, 1, Hkv, D] of keys only, or int8
+    [N, bytes].
 
     Fails where anything around its result or its scratch is written.
     """
     tokens, query_heads, head_dim = query.shape
     int8 = kv_layer.dtype == torch.int8
-    kv_heads = kv_layer.shape[1] // int8_block_bytes(1, head_dim) if int8 else kv_layer.shape[3]
+    kv_heads = kv_layer.shape[1] // int8_block_bytes(1, head_dim, 2 - keys_only) if int8 else kv_layer.shape[3]
     qkv = torch.cat((query.flatten(1), torch.full((tokens, 2 * kv_heads * head_dim + 6), math.nan, dtype=bf16)), dim=1)
     width, rows = query_heads * head_dim, native_rows(metadata)
     kind = KV.INT8 if int8 else KV.BF16
-    heads = Heads(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, kv=kind)
+    heads = Heads(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, kv=kind, keys_only=keys_only)
     heads.score_scale, heads.softcap = scale, cap
     heads.sinks = None if sinks is None else sinks.data_ptr()
     count = library.tp_attend_scratch_bytes(ctypes.byref(heads), ctypes.byref(rows.struct))

@@ -222,5 +222,5 @@ def test_heads_that_it_cannot_do() -> None:
     library = load()
     assert library is not None
     rows = native_rows(metadata_of([(1, 1)]))
-    for heads in (Heads(4, 2, 63), Heads(4, 2, 514), Heads(5, 2, 64)):
+    for heads in (Heads(4, 2, 63), Heads(4, 2, 578), Heads(5, 2, 64)):
         assert library.tp_attend_scratch_bytes(ctypes.byref(heads), ctypes.byref(rows.struct)) == -1

@@ -13,8 +13,9 @@ from engine.checkpoints.huggingface.families.grouped_experts import (
 )
 from engine.checkpoints.huggingface.rope import rope_from_config
 from engine.checkpoints.json_keys import Keys
-from engine.models.config import LatentConfig, RopeConfig
+from engine.models.config import RopeConfig
 from engine.models.experts import MAX_EXPERTS
+from engine.models.latent import LatentConfig
 from kernels.weights import RoutingRule
 
 

@@ -72,7 +72,7 @@ struct Arena {
 TpHeads heads_of(const TpModel& model, const TpLayer& layer) {
     return {model.query_heads, model.kv_heads, model.head_dim,    model.norm_eps, model.kv,
             layer.query_norm,  layer.key_norm, nullptr,           model.rotary_half, model.cos, model.sin,
-            0.0f,              0.0f,           nullptr,           0};
+            0.0f,              0.0f,           nullptr,           0,                 0};
 }
 
 // The same rows with the block tables of a layer.

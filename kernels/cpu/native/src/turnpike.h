@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 13;
+constexpr int32_t TP_ABI = 14;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -104,6 +104,12 @@ int64_t tp_product_scratch_bytes(const TpLinear* linear, int64_t rows);
 void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_stride, int64_t rows, int32_t store, void* y,
                 int64_t y_stride, void* scratch);
 
+// A product of one part for each of `count` heads, all of one format and number of inputs: y bf16 of each head's x bf16. The
+// first head's rows begin at x and y, the next one's `x_of_head` and `y_of_head` numbers on. A row's result is `tp_product`'s.
+int64_t tp_head_products_scratch_bytes(const TpLinear* heads, int64_t count, int64_t rows);
+void tp_head_products(const TpLinear* heads, int64_t count, const uint16_t* x, int64_t x_stride, int64_t x_of_head, int64_t rows,
+                      uint16_t* y, int64_t y_stride, int64_t y_of_head, void* scratch);
+
 // --- Mixtures of experts ------------------------------------------------------------------------------------------
 
 // How tokens choose experts and weigh them: see `kernels.weights.RoutingRule`, and `route` in kernels/reference.py.
@@ -162,6 +168,7 @@ enum TpKv : int32_t {
     TP_KV_BF16 = 0,  // [N, 16, 2, Hkv, D]
     TP_KV_INT8 = 1,  // of each block [16, 2, Hkv, D] int8 from -127 to 127, then scales [Hkv, 2, 16] bf16: a number
                      // times the scale of its head and token is the value; a NaN scale if it was not finite
+                     // of keys only, both with 1 in place of 2
 };
 
 struct TpHeads {
@@ -178,16 +185,17 @@ struct TpHeads {
     float softcap;            // scores become softcap x tanh(score / softcap); 0: they stay as they are
     const float* sinks;       // [Hq] or null: a scaled score of each head that only adds to the softmax's denominator
     int64_t kv_block_bytes;   // from a block of the layer's KV to the next; 0: they are dense
+    int64_t keys_only;        // 1: keys, as they are stored, are the values, too, and are stored once; 0: values are stored
 };
 
-// qkv bf16 [T, (Hq + 2 Hkv) D], rows `qkv_stride` apart: norms and rotates queries and keys in place, norms values, and stores
-// keys and values in `kv_layer` at their tokens' slots. Without KV heads, of queries alone.
+// qkv bf16 [T, (Hq + 2 Hkv) D], or [T, (Hq + Hkv) D] of keys only, rows `qkv_stride` apart: norms and rotates queries and keys
+// in place, norms values, and stores keys and values in `kv_layer` at their tokens' slots. Without KV heads, of queries alone.
 void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv, int64_t qkv_stride, void* kv_layer);
 
 // Causal attention of the queries in qkv over the paged KV; out bf16 [T, Hq D]. `window`: a token at p attends to
 // (p - window, p]; 0: no window. Softmax and sums are float32. A token's result depends on
 // its own sequence alone, to the bit: not on other rows, on how its row is chunked, or on threads. Scratch of -1 bytes: the
-// heads are not supported (an odd dimension or more than 512, or groups of different sizes).
+// heads are not supported (an odd dimension or more than 576, or groups of different sizes).
 int64_t tp_attend_scratch_bytes(const TpHeads* heads, const TpRows* rows);
 void tp_attend(const TpHeads* heads, const TpRows* rows, const uint16_t* qkv, int64_t qkv_stride, const void* kv_layer,
                int64_t window, uint16_t* out, int64_t out_stride, void* scratch);

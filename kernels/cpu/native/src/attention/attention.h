@@ -74,11 +74,17 @@ inline int64_t padded_dim(int64_t head_dim) { return (head_dim + HEAD_VECTOR - 1
 // A query's sums of a part, float32: weighted values [padded_dim], the largest score and the sum of weights.
 inline int64_t sums_stride(int64_t head_dim) { return padded_dim(head_dim) + 16; }
 
-// Maximum queries of a tile: their working set stays in a core's cache, and on its stack.
-constexpr int64_t MOST_QUERIES = 64;
-inline int64_t tile_queries(int64_t head_dim) { return head_dim <= 128 ? 64 : head_dim <= 256 ? 32 : 16; }
+// Maximum queries of a tile: their working set stays in a core's cache, and on its stack. Heads of more than 512 dimensions are
+// those of latents, of which one key is turned for all query heads: a tile of them is larger.
+constexpr int64_t MOST_QUERIES = 64, LATENT_QUERIES = 32;
+inline int64_t tile_queries(int64_t head_dim) {
+    return head_dim <= 128 ? 64 : head_dim <= 256 ? 32 : head_dim <= 512 ? 16 : LATENT_QUERIES;
+}
 
-constexpr int64_t MOST_SUMS = 64 * (128 + 16);  // floats of the largest tile, which is one of 64 queries
+// Of the largest tile: numbers of its queries, and floats of its sums.
+constexpr int64_t MOST_QUERY_NUMBERS = LATENT_QUERIES * MOST_HEAD_DIM;
+constexpr int64_t MOST_SUMS = LATENT_QUERIES * (MOST_HEAD_DIM + 16);
+static_assert(MOST_QUERY_NUMBERS >= MOST_QUERIES * 128 && MOST_SUMS >= MOST_QUERIES * (128 + 16) && MOST_HEAD_DIM % HEAD_VECTOR == 0);
 
 struct AttentionKernels {
     // Computes one part of a tile into sums [last - first][sums_stride]; skips queries that see none of it.

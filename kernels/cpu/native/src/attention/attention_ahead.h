@@ -37,7 +37,7 @@ class Ahead {
         const KvLayout& kv = attention_.kv;
         const char* block = attention_.kv_layer + table_[block_++] * kv.block;
         if (!of_values_ && kv.scaled) {
-            __builtin_prefetch(block + kv.scales + head_ * (KvLayout::SCALES * sizeof(uint16_t)), 0, 2);
+            __builtin_prefetch(block + kv.scales + head_ * kv.scales_of_head() * sizeof(uint16_t), 0, 2);
         }
         strip_ = block + (of_values_ ? kv.values() : 0) + head_ * kv.head;
         return strip_;

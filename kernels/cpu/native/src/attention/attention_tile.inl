@@ -9,7 +9,7 @@ struct Span {
 
 // The working memory of a tile, on its thread's stack.
 struct Work {
-    alignas(64) Query queries[MOST_QUERIES * 128 / 2 * FACTORS];  // [pairs][FACTORS][rows] of each tile of registers
+    alignas(64) Query queries[MOST_QUERY_NUMBERS / 2 * FACTORS];  // [pairs][FACTORS][rows] of each tile of registers
     alignas(64) uint32_t keys[SCORE_BLOCKS * BLOCK_TOKENS * MOST_HEAD_DIM / 2 * FACTORS];
     alignas(64) float scores[MOST_QUERIES * PART_TOKENS];
     alignas(64) float key_scales[PART_TOKENS], value_scales[PART_TOKENS];  // where they are scaled
@@ -61,13 +61,13 @@ Span find_seen(const Attention& attention, const Tile& tile, int64_t part, Work&
     return all;
 }
 
-// Scales of 16 keys and their values.
+// Scales of 16 keys and, `values` scales on, of their values.
 template <typename Kept>
-void take_scales(const char* scales, float* of_keys, float* of_values) {
+void take_scales(const char* scales, int64_t values, float* of_keys, float* of_values) {
     for (int64_t key = 0; key < BLOCK_TOKENS; key += LANES) {
         Halves bits[2];
         std::memcpy(&bits[0], scales + 2 * key, sizeof bits[0]);
-        std::memcpy(&bits[1], scales + 2 * (BLOCK_TOKENS + key), sizeof bits[1]);
+        std::memcpy(&bits[1], scales + 2 * (values + key), sizeof bits[1]);
         store_floats(of_keys + key, widen(bits[0]) * Kept::KEY_FACTOR);
         store_floats(of_values + key, widen(bits[1]));
     }
@@ -87,7 +87,7 @@ void score_part(const Attention& attention, const Tile& tile, int64_t part, Span
         const char* in_layer = attention.kv_layer + table[part * PART_BLOCKS + block] * kv.block;
         work.values.blocks[block] = in_layer + kv.values() + tile.kv_head * kv.head;
         if constexpr (Kept::SCALED) {
-            take_scales<Kept>(in_layer + kv.scales + tile.kv_head * (KvLayout::SCALES * 2),
+            take_scales<Kept>(in_layer + kv.scales + tile.kv_head * kv.scales_of_head() * 2, kv.value_scales(),
                               work.key_scales + block * BLOCK_TOKENS, work.value_scales + block * BLOCK_TOKENS);
         }
     }

@@ -30,7 +30,7 @@ void rotate_range(const void* argument, int64_t first, int64_t last) {
 extern "C" void tp_rotate_and_store(const TpHeads* heads, const TpRows* rows, uint16_t* qkv, int64_t qkv_stride,
                                     void* kv_layer) {
     const tp::Rotation rotation{heads, rows, qkv, qkv_stride, static_cast<char*>(kv_layer), tp::KvLayout(*heads)};
-    const int64_t width = (heads->query_heads + 2 * heads->kv_heads) * heads->head_dim;
+    const int64_t width = (heads->query_heads + (heads->keys_only ? 1 : 2) * heads->kv_heads) * heads->head_dim;
     const int64_t grain = std::max<int64_t>(1, tp::PIECE_NUMBERS / width);
     if (rows->tokens <= grain) {
         tp::rotate_range(&rotation, 0, rows->tokens);

@@ -8,28 +8,32 @@
 namespace tp {
 
 constexpr int64_t BLOCK_TOKENS = 16;   // of KV
-constexpr int64_t MOST_HEAD_DIM = 512;
+constexpr int64_t MOST_HEAD_DIM = 576;  // a latent of 512 and 64 rotated dimensions
 
 // Where a layer's keys and values lie, in bytes: see `TpKv`.
 struct KvLayout {
     int64_t head, token, block;  // bytes of a key or value, of a token, and from a block to the next
     int64_t scales;              // where they begin in a block, if it has some
-    bool scaled;
+    bool scaled, keys_only;
 
     explicit KvLayout(const TpHeads& heads)
         : head(heads.head_dim * (heads.kv == TP_KV_INT8 ? 1 : 2)),
-          token(2 * heads.kv_heads * head),
+          token((heads.keys_only ? 1 : 2) * heads.kv_heads * head),
           block(heads.kv_block_bytes > 0 ? heads.kv_block_bytes : BLOCK_TOKENS * token + bytes_of_scales(heads)),
           scales(BLOCK_TOKENS * token),
-          scaled(heads.kv == TP_KV_INT8) {}
+          scaled(heads.kv == TP_KV_INT8),
+          keys_only(heads.keys_only != 0) {}
 
-    int64_t values() const { return token / 2; }  // after the token's keys
+    int64_t values() const { return keys_only ? 0 : token / 2; }  // after the token's keys
 
-    static constexpr int64_t SCALES = 2 * BLOCK_TOKENS;  // of a head in a block: of its keys, then of its values
+    // Of a head in a block: scales of its keys, then of its values.
+    int64_t scales_of_head() const { return scales_of_head(keys_only); }
+    int64_t value_scales() const { return keys_only ? 0 : BLOCK_TOKENS; }
 
   private:
+    static int64_t scales_of_head(bool keys_only) { return (keys_only ? 1 : 2) * BLOCK_TOKENS; }
     static int64_t bytes_of_scales(const TpHeads& heads) {
-        return heads.kv == TP_KV_INT8 ? heads.kv_heads * SCALES * 2 : 0;
+        return heads.kv == TP_KV_INT8 ? heads.kv_heads * scales_of_head(heads.keys_only != 0) * 2 : 0;
     }
 };
 

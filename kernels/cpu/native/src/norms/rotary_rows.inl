@@ -112,7 +112,7 @@ inline uint16_t keep_int8(const Head& head, int64_t dims, int8_t* to) {
 
 inline void rotate_token(const Rotation& rotation, int64_t token, int64_t position, int64_t block) {
     const TpHeads& heads = *rotation.heads;
-    const int64_t dims = heads.head_dim, of_keys = heads.kv_heads * dims;
+    const int64_t dims = heads.head_dim, stored = (heads.keys_only ? 1 : 2) * heads.kv_heads;
     uint16_t* query = rotation.qkv + token * rotation.qkv_stride;
     uint16_t* key = query + heads.query_heads * dims;
     char* in_block = rotation.kv_layer + block * rotation.kv.block;
@@ -126,18 +126,18 @@ inline void rotate_token(const Rotation& rotation, int64_t token, int64_t positi
         make_head(heads, key + i * dims, heads.key_norm, position, head);
         store_head(head, dims, key + i * dims);
     }
-    for (int64_t i = heads.kv_heads; heads.value_norm != nullptr && i < 2 * heads.kv_heads; ++i) {
+    for (int64_t i = heads.kv_heads; heads.value_norm != nullptr && i < stored; ++i) {
         load_head(key + i * dims, dims, head);
         norm_head(head, dims, heads.value_norm, heads.norm_eps);
         store_head(head, dims, key + i * dims);
     }
     if (heads.kv == TP_KV_BF16) {
-        std::memcpy(slot, key, static_cast<size_t>(2 * of_keys) * sizeof(uint16_t));  // values follow keys in both
+        std::memcpy(slot, key, static_cast<size_t>(stored * dims) * sizeof(uint16_t));  // values follow keys in both
         return;
     }
     auto* scales = reinterpret_cast<uint16_t*>(in_block + rotation.kv.scales) + position % BLOCK_TOKENS;
-    for (int64_t i = 0; i < 2 * heads.kv_heads; ++i) {
-        const int64_t of_head = i % heads.kv_heads * KvLayout::SCALES + i / heads.kv_heads * BLOCK_TOKENS;
+    for (int64_t i = 0; i < stored; ++i) {
+        const int64_t of_head = i % heads.kv_heads * rotation.kv.scales_of_head() + i / heads.kv_heads * BLOCK_TOKENS;
         load_head(key + i * dims, dims, head);
         scales[of_head] = keep_int8(head, dims, reinterpret_cast<int8_t*>(slot) + i * dims);
     }

@@ -71,3 +71,21 @@ extern "C" void tp_product(const TpLinear* linear, const uint16_t* x, int64_t x_
     Work work = work_of(*linear, x, x_stride, rows, static_cast<TpStore>(store), y, y_stride, static_cast<char*>(scratch));
     run_products(&work, 1);
 }
+
+extern "C" int64_t tp_head_products_scratch_bytes(const TpLinear* heads, int64_t count, int64_t rows) {
+    return up_to(count * int64_t{sizeof(Work)}, ALIGNMENT) + count * rows * prepared_row_bytes(*heads);
+}
+
+extern "C" void tp_head_products(const TpLinear* heads, int64_t count, const uint16_t* x, int64_t x_stride, int64_t x_of_head,
+                                 int64_t rows, uint16_t* y, int64_t y_stride, int64_t y_of_head, void* scratch) {
+    if (rows <= 0) {
+        return;
+    }
+    auto* works = static_cast<Work*>(scratch);
+    auto* prepared = static_cast<char*>(scratch) + up_to(count * int64_t{sizeof(Work)}, ALIGNMENT);
+    const int64_t prepared_bytes = rows * prepared_row_bytes(*heads);
+    for (int64_t head = 0; head < count; ++head, x += x_of_head, y += y_of_head, prepared += prepared_bytes) {
+        works[head] = work_of(heads[head], x, x_stride, rows, TP_STORE_BF16, y, y_stride, prepared);
+    }
+    run_products(works, count);
+}
