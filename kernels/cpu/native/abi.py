@@ -207,6 +207,7 @@ class Layer(Structure):
         ("mixture", c_void_p),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
+        ("whole_norms", c_int64),
         ("window", c_int64),
         ("kv_group", c_int64),
         ("kv_place", c_int64),

@@ -240,6 +240,7 @@ struct TpLayer {
     const TpMixture* mixture;  // in place of gate_up and down, or null
     const float* query_norm;  // [D] or null
     const float* key_norm;
+    int64_t whole_norms;  // not 0: these are [Hq D] and [Hkv D], of all heads at once, and read the unrounded sums of qkv
     int64_t window;  // 0: none
     int64_t kv_group, kv_place;  // its KV: which block tables, and which layer of their blocks
 };
