@@ -7,7 +7,7 @@ every op. A token's numbers depend on its own sequence alone, to the bit: not on
 
     norm -> qkv -> rotate, store KV -> attention over the block table -> output, added to the residual
     norm -> gate and up, SiLU x mul in registers -> down, added to the residual
-    or, of a mixture of experts: norm -> router -> gate and up of all chosen experts -> down of all -> weighted sum
+    or, of a mixture: norm -> router -> gate and up of all chosen experts -> down of all -> weighted sum, added
 
 The last layer writes the KV of all tokens, and computes the rest for the wanted tokens only. Folders of `src`:
 

@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 14
+ABI = 15
 """TP_ABI."""
 
 
@@ -208,6 +208,7 @@ class Layer(Structure):
         ("mixture", c_void_p),
         ("query_norm", c_void_p),
         ("key_norm", c_void_p),
+        ("whole_norms", c_int64),
         ("window", c_int64),
         ("kv_group", c_int64),
         ("kv_place", c_int64),

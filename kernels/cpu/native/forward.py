@@ -124,6 +124,7 @@ class NativeForward:
         if layer.head_norms is not None:
             struct.query_norm = self._vector(layer.head_norms.query)
             struct.key_norm = self._vector(layer.head_norms.key)
+            struct.whole_norms = layer.head_norms.whole
         struct.window = window or 0
 
     def _vector(self, numbers: Floats) -> int:

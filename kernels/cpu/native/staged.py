@@ -55,7 +55,7 @@ def needs_stages(shape: ModelShape, weights: NativeWeights) -> bool:
         or layer.scalar != 1
         or layer.layer_input is not None
         or isinstance(layer.qkv, LatentWeights)
-        or (layer.head_norms is not None and (layer.head_norms.whole or layer.head_norms.value is not None))
+        or (layer.head_norms is not None and layer.head_norms.value is not None)
         for layer in weights.layers
     )
 

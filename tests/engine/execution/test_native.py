@@ -26,7 +26,15 @@ if load() is None:
 
 SAMPLED = SamplingParams(temperature=1.0, top_p=0.95, ignore_eos=True)
 LENGTHS = (1, 5, 16, 17, 40, 70)
-MIXTURES_IN_ONE_CALL: tuple[TinyFamily, ...] = ("qwen3_moe", "qwen2_moe", "mixtral", "qwen3_vl_moe", "glm4_moe")
+MIXTURES_IN_ONE_CALL: tuple[TinyFamily, ...] = (
+    "qwen3_moe",
+    "qwen2_moe",
+    "olmoe",
+    "mixtral",
+    "qwen3_vl_moe",
+    "glm4_moe",
+    "minimax_m2",
+)
 
 
 @cache

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t ALIGNMENT = 64;
 constexpr int64_t EMBEDDED_TOKENS = 4;  // that one thread takes at a time
+constexpr int64_t ROUNDED_TOKENS = 16;
 
 int64_t up_to(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
 
@@ -39,6 +40,7 @@ int64_t inputs_of(const TpMixture* mixture) {
 // Columns of a step's activations. A weight may have one input more, to be even in number: that input is zero.
 struct Widths {
     int64_t residual, normed, qkv = 0, attended = 0, inner = 0;
+    bool has_wide_qkv = false;
 
     explicit Widths(const TpModel& model)
         : residual(std::max(model.hidden, model.embedding.inputs)), normed(model.hidden) {
@@ -46,6 +48,7 @@ struct Widths {
             const TpLayer& layer = model.layer[index];
             normed = std::max({normed, inputs_of(layer.qkv), inputs_of(layer.gate_up), inputs_of(layer.mixture)});
             qkv = std::max(qkv, outputs_of(layer.qkv));
+            has_wide_qkv = has_wide_qkv || layer.whole_norms != 0;
             attended = std::max(attended, inputs_of(layer.output));
             inner = std::max(inner, outputs_of(layer.gate_up) / 2);
         }
@@ -54,7 +57,7 @@ struct Widths {
 
 // Offsets in bytes, in the caller's scratch memory, of what a step keeps between its phases.
 struct Arena {
-    int64_t residual, normed, qkv, attended, activated;
+    int64_t residual, normed, qkv, wide_qkv, attended, activated;
     int64_t scratch;  // of whichever phase is running
 
     Arena(const Widths& widths, int64_t tokens) {
@@ -63,6 +66,7 @@ struct Arena {
         residual = take(4 * tokens * widths.residual);
         normed = take(2 * tokens * widths.normed);
         qkv = take(2 * tokens * widths.qkv);
+        wide_qkv = take(widths.has_wide_qkv ? 4 * tokens * widths.qkv : 0);
         attended = take(2 * tokens * widths.attended);
         activated = take(2 * tokens * widths.inner);
         scratch = end;
@@ -70,9 +74,10 @@ struct Arena {
 };
 
 TpHeads heads_of(const TpModel& model, const TpLayer& layer) {
-    return {model.query_heads, model.kv_heads, model.head_dim,    model.norm_eps, model.kv,
-            layer.query_norm,  layer.key_norm, nullptr,           model.rotary_half, model.cos, model.sin,
-            0.0f,              0.0f,           nullptr,           0,                 0};
+    const bool whole = layer.whole_norms != 0;
+    const float *query_norm = whole ? nullptr : layer.query_norm, *key_norm = whole ? nullptr : layer.key_norm;
+    return {model.query_heads, model.kv_heads, model.head_dim, model.norm_eps,    model.kv,  query_norm, key_norm, nullptr,
+            model.rotary_half, model.cos,      model.sin,      0.0f,              0.0f,      nullptr,    0, 0};
 }
 
 // The same rows with the block tables of a layer.
@@ -107,6 +112,28 @@ void embed_range(const void* argument, int64_t first, int64_t last) {
     }
 }
 
+struct Rounding {
+    const float* numbers;
+    uint16_t* rounded;
+    int64_t stride, width;  // of both
+};
+
+// To the nearest bf16 number, of two the even one.
+uint16_t rounded(float number) {
+    uint32_t bits;
+    std::memcpy(&bits, &number, sizeof bits);
+    const bool is_nan = number != number;
+    return static_cast<uint16_t>(is_nan ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+void round_range(const void* argument, int64_t first, int64_t last) {
+    const auto& work = *static_cast<const Rounding*>(argument);
+    for (int64_t token = first; token < last; ++token) {
+        std::transform(work.numbers + token * work.stride, work.numbers + token * work.stride + work.width,
+                       work.rounded + token * work.stride, rounded);
+    }
+}
+
 void zero_columns(uint16_t* numbers, int64_t tokens, int64_t width, int64_t used) {
     if (used < width) {
         std::memset(numbers, 0, 2 * tokens * width);
@@ -122,6 +149,7 @@ class Step {
         residual_ = reinterpret_cast<float*>(base + arena.residual);
         normed_ = reinterpret_cast<uint16_t*>(base + arena.normed);
         qkv_ = reinterpret_cast<uint16_t*>(base + arena.qkv);
+        wide_qkv_ = reinterpret_cast<float*>(base + arena.wide_qkv);
         attended_ = reinterpret_cast<uint16_t*>(base + arena.attended);
         activated_ = reinterpret_cast<uint16_t*>(base + arena.activated);
         scratch_ = base + arena.scratch;
@@ -139,7 +167,11 @@ class Step {
 
     void store_kv(const TpLayer& layer, void* kv_layer) {
         norm(layer.attention_norm);
-        product(layer.qkv, normed_, widths_.normed, TP_STORE_BF16, qkv_, widths_.qkv);
+        if (layer.whole_norms != 0) {
+            project_and_norm(layer);
+        } else {
+            product(layer.qkv, normed_, widths_.normed, TP_STORE_BF16, qkv_, widths_.qkv);
+        }
         const TpHeads heads = heads_of(model_, layer);
         tp_rotate_and_store(&heads, &rows_, qkv_, widths_.qkv, kv_layer);
     }
@@ -185,6 +217,21 @@ class Step {
                     widths_.normed);
     }
 
+    // qkv with norms of all heads at once.
+    void project_and_norm(const TpLayer& layer) {
+        const int64_t stride = widths_.qkv, tokens = rows_.tokens;
+        product(layer.qkv, normed_, widths_.normed, TP_STORE_FLOAT32, wide_qkv_, stride);
+        int64_t first = 0;
+        const std::pair<const float*, int64_t> norms[] = {{layer.query_norm, model_.query_heads}, {layer.key_norm, model_.kv_heads}};
+        for (const auto& [weight, heads] : norms) {
+            const int64_t width = heads * model_.head_dim;
+            tp_rms_norm(wide_qkv_ + first, stride, tokens, width, weight, model_.norm_eps, qkv_ + first, stride);
+            first += width;
+        }
+        const Rounding values{wide_qkv_ + first, qkv_ + first, stride, model_.kv_heads * model_.head_dim};
+        tp::run(round_range, &values, tokens, ROUNDED_TOKENS);
+    }
+
     void product(const TpLinear& linear, const uint16_t* x, int64_t x_stride, TpStore store, void* y, int64_t y_stride) {
         tp_product(&linear, x, x_stride, rows_.tokens, store, y, y_stride, scratch_);
     }
@@ -193,6 +240,7 @@ class Step {
     TpRows rows_;
     const Widths widths_;
     float* residual_;  // [T, widths.residual]
+    float* wide_qkv_;  // [T, widths.qkv] of layers with whole norms
     uint16_t *normed_, *qkv_, *attended_, *activated_;
     char* scratch_;
 };

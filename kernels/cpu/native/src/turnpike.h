@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 14;
+constexpr int32_t TP_ABI = 15;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -248,6 +248,7 @@ struct TpLayer {
     const TpMixture* mixture;  // in place of gate_up and down, or null
     const float* query_norm;  // [D] or null
     const float* key_norm;
+    int64_t whole_norms;  // not 0: these are [Hq D] and [Hkv D], of all heads at once, and read the unrounded sums of qkv
     int64_t window;  // 0: none
     int64_t kv_group, kv_place;  // its KV: which block tables, and which layer of their blocks
 };

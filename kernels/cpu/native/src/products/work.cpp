@@ -174,7 +174,9 @@ void run_products(Work* works, int64_t count) {
         work->first_unit = units;
         rows += work->rows;
         units += work->units();
-        prepares = prepares || std::any_of(work->part, work->part + work->parts, [](const Part& part) { return part.prepares; });
+        for (int64_t part = 0; part < work->parts; ++part) {
+            prepares = prepares || work->part[part].prepares;
+        }
     }
     if (units == 0) {
         return;
