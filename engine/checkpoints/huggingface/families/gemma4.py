@@ -148,10 +148,19 @@ _COMMON: dict[str, Any] = {
         "post_feedforward_layernorm_2": "mlp.experts_output_norm",
         "post_feedforward_layernorm_1": "mlp.shared_output_norm",
     },
-    "sparse_names": {r"mlp\.(gate|up|down)_proj": r"mlp.shared_expert.\1_proj"},
+    "sparse_names": {
+        r"mlp\.(gate|up|down)_proj": r"mlp.shared_expert.\1_proj",
+        # Of quantised files, which have a matrix for each expert.
+        r"(moe\.)?experts\.(\d+)\.(gate|up|down)_proj": r"mlp.experts.\2.\3_proj",
+    },
     "stacked": {
         "experts.gate_up_proj": Stacked(("gate_proj.weight", "up_proj.weight")),
         "experts.down_proj": Stacked(("down_proj.weight",)),
+        # Of compressed-tensors, where its writer quantises the matrices of all experts at once.
+        "experts.gate_up_proj_packed": Stacked(("gate_proj.weight_packed", "up_proj.weight_packed")),
+        "experts.down_proj_packed": Stacked(("down_proj.weight_packed",)),
+        "experts.gate_up_proj_scale": Stacked(("gate_proj.weight_scale", "up_proj.weight_scale")),
+        "experts.down_proj_scale": Stacked(("down_proj.weight_scale",)),
     },
     "activation_key": "hidden_activation",
     "activations": ACTIVATIONS,

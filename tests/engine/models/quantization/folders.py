@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from kernels.arrays import Array, Floats
 from tests.engine.models.quantization import packing
 
-_LINEAR = re.compile(r"(_proj(_\w+)?|\.w[123])\.weight$")
+_LINEAR = re.compile(r"(_proj(_\w+)?|\.w[123]|_projection|per_layer_input_gate)\.weight$")
 _STACKED = re.compile(r"(.*\.experts)\.(gate_up|down)_proj")
 Quantized = tuple[Mapping[str, Array], Floats]
 """A layer's tensors by suffix, and the weight that they stand for."""
