@@ -16,6 +16,7 @@ from engine.checkpoints.gguf.expert_keys import (
     experts_fields,
     sigmoid_experts,
 )
+from engine.checkpoints.gguf.gemma4 import GEMMA4
 from engine.checkpoints.gguf.hybrid import HYBRID_ARCHITECTURES
 from engine.checkpoints.json_keys import Keys
 from engine.models.config import RopeConfig
@@ -175,5 +176,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     **HYBRID_ARCHITECTURES,
     "gemma2": Architecture("gemma2", _gemma2, _SOFTCAPS, names=_NORMS_AFTER),
     "gemma3": Architecture("gemma3_text", _gemma3, _SOFTCAPS | {"rope.freq_base_swa"}, names=_NORMS_AFTER),
+    "gemma4": GEMMA4,
 }
 """`llama` files are Llama, Mistral, Mixtral and other models of that architecture."""

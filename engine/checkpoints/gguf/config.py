@@ -64,15 +64,15 @@ def config_from_gguf(header: Header, divisors: Divisors) -> ModelConfig:
         layers -= keys.size("nextn_predict_layers", 0, minimum=0, maximum=layers - 1)
     head_dim = _head_dim(keys, architecture, hidden // heads)
     rope, max_position = _rope(keys, architecture.family, head_dim, divisors)
-    tensors = header.tensors
+    tensors, one = header.tensors, _first_of_lists(keys, architecture)
     common: Fields = {
         "family": architecture.family,
         "vocab_size": _vocab_size(header),
         "hidden_size": hidden,
-        "intermediate_size": keys.size("feed_forward_length"),
+        "intermediate_size": one.size("feed_forward_length"),
         "num_layers": layers,
         "num_heads": heads,
-        "num_kv_heads": keys.optional_size("attention.head_count_kv") or heads,
+        "num_kv_heads": one.optional_size("attention.head_count_kv") or heads,
         "head_dim": head_dim,
         "max_position": max_position,
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
@@ -90,6 +90,13 @@ def config_from_gguf(header: Header, divisors: Divisors) -> ModelConfig:
     if "windows" not in own and not windows and keys.size("attention.sliding_window", 0, minimum=0):
         raise keys.refuse("attention.sliding_window", "does not say which layers slide")
     return ModelConfig(**(common | windows | own))
+
+
+def _first_of_lists(keys: Keys, architecture: Architecture) -> Keys:
+    """The keys with the first value of those that the architecture may state by layer."""
+    values = {name: keys.values[name] for name in architecture.by_layer if name in keys.values}
+    firsts = {name: stated[0] for name, stated in values.items() if isinstance(stated, list) and stated}
+    return Keys({**keys.values, **firsts}, keys.prefix)
 
 
 def _head_dim(keys: Keys, architecture: Architecture, default: int) -> int:

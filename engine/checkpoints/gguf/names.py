@@ -10,7 +10,16 @@ from engine.checkpoints.gguf.architecture import Architecture
 from engine.checkpoints.gguf.header import TensorInfo
 from engine.checkpoints.row_order import HeadSplit, half_split_order, latent_key_order, latent_query_order
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
-from engine.models.layout import EMBEDDING, FINAL_NORM, HEAD, Shape, layer_tensors
+from engine.models.layout import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    LAYER_EMBEDDING,
+    LAYER_INPUT_NORM,
+    LAYER_PROJECTION,
+    Shape,
+    layer_tensors,
+)
 from kernels.arrays import Ints
 
 ROPE_DIVISORS = "rope_freqs.weight"
@@ -22,6 +31,9 @@ _OUTER: Mapping[str, str] = {
     "token_embd.weight": EMBEDDING,
     "output_norm.weight": FINAL_NORM,
     "output.weight": HEAD,
+    "per_layer_token_embd.weight": LAYER_EMBEDDING,
+    "per_layer_model_proj.weight": LAYER_PROJECTION,
+    "per_layer_proj_norm.weight": LAYER_INPUT_NORM,
 }
 _INNER: Mapping[str, str] = {
     "attn_norm": "input_layernorm",
@@ -50,7 +62,7 @@ _STACKED: Mapping[str, tuple[str, ...]] = {
 """Tensors of all experts, and whose rows each expert has in them."""
 _SINKS, _ROW, _CHOICE, _RATES, _TAPS = "attn_sinks", "ffn_gate_inp_shexp", "exp_probs_b", "ssm_a", "ssm_conv1d"
 _ANY_LAYER = re.compile(r"blk\.([0-9]{1,4})\.")
-_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z_0-9]+)(?:\.(weight|bias))?")
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,3})\.([a-z_0-9]+)(?:\.(weight|bias|scale))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +101,9 @@ def layout_parts(info: TensorInfo, architecture: Architecture, config: ModelConf
         raise UnsupportedCheckpoint(f"tensor {name} is not understood")
     layer, tensor, kind = match[1], match[2], match[3]
     prefix = f"model.layers.{layer}"
-    if tensor in _STACKED and config.experts is not None:
+    if f"{tensor}.{kind}" in architecture.whole_names:
+        yield f"{prefix}.{architecture.whole_names[f'{tensor}.{kind}']}", StoredPart(info, shape, None, 0, shape[0])
+    elif tensor in _STACKED and config.experts is not None:
         yield from _stacked(info, f"{prefix}.mlp.experts", _STACKED[tensor], kind, config.experts.count)
     elif tensor in architecture.splits:
         yield from _split(info, prefix, architecture.splits[tensor](config), kind)
@@ -109,8 +123,10 @@ def _single(
     info: TensorInfo, prefix: str, tensor: str, kind: str, architecture: Architecture, config: ModelConfig
 ) -> Iterator[tuple[str, StoredPart]]:
     """A tensor that is one of the layout."""
-    ours = architecture.names.get(tensor) or _INNER.get(tensor)
-    if ours is None:
+    sparse = {} if config.experts is None else architecture.sparse_names
+    names = {**_INNER, **architecture.names, **sparse}
+    ours = names.get(tensor)
+    if ours is None or kind == "scale":
         raise UnsupportedCheckpoint(f"tensor {info.name} is not understood")
     shape = info.shape
     if tensor == _ROW and len(shape) == 1:  # a matrix of one row, in newer files as in the layout

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from tokenizers import AddedToken, decoders, normalizers
+from tokenizers import AddedToken, Regex, decoders, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
@@ -28,11 +28,14 @@ def build_tokenizer(vocabulary: GGUFVocabulary) -> Tokenizer:
     elif vocabulary.kind == "llama":
         merges = _leftmost_merges(vocabulary)
         backend, adds_bos = _sentencepiece(vocabulary, merged_before=merges is not None), True
+    elif vocabulary.kind == "gemma4":
+        backend, adds_bos = _gemma4(vocabulary), True
     else:
-        raise UnsupportedCheckpoint(f"tokenizer.ggml.model: {vocabulary.kind!r} is not supported (gpt2, llama)")
+        raise UnsupportedCheckpoint(f"tokenizer.ggml.model: {vocabulary.kind!r} is not supported (gpt2, llama, gemma4)")
     special_ids = vocabulary.special_ids()
     _add_tokens(backend, vocabulary, special_ids)
-    adds_bos = adds_bos if vocabulary.add_bos is None else vocabulary.add_bos
+    if vocabulary.add_bos is not None and vocabulary.kind != "gemma4":  # which llama.cpp always begins so
+        adds_bos = vocabulary.add_bos
     if adds_bos and vocabulary.bos_id is None:
         raise UnsupportedCheckpoint("tokenizer.ggml.bos_token_id: missing, though the model adds it to texts")
     try:
@@ -107,6 +110,20 @@ def _sentencepiece(vocabulary: GGUFVocabulary, *, merged_before: bool) -> Backen
         text.append(decoders.Strip(" ", 1, 0))
     backend.normalizer = normalizers.Sequence(spaces)
     backend.decoder = decoders.Sequence(text)
+    return backend
+
+
+def _gemma4(vocabulary: GGUFVocabulary) -> Backend:
+    """Ranked merges over lines with marks for spaces. A run of line feeds that is a token is matched before."""
+    if not vocabulary.merges:
+        raise UnsupportedCheckpoint("tokenizer.ggml.merges: missing or empty")
+    unknown = None if vocabulary.unk_id is None else vocabulary.tokens[vocabulary.unk_id]
+    backend = Backend(_bpe(vocabulary, _pairs(vocabulary.merges), unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", _SPACE_MARK)
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"\n+"), "isolated")
+    backend.decoder = decoders.Sequence([decoders.Replace(_SPACE_MARK, " "), decoders.ByteFallback(), decoders.Fuse()])
+    runs = [token for token in vocabulary.tokens if not token.strip("\n")]
+    backend.add_tokens([AddedToken(run, special=False, normalized=False) for run in runs])
     return backend
 
 

@@ -16,6 +16,7 @@ _END_OF_TEXT = frozenset(
     (
         *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"),
         *("<|eom_id|>", "<EOT>", "_<EOT>", "<|end_of_text|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
+        *("<turn|>", "<|tool_response>"),
     )
 )
 """Tokens that always end an answer: conversions often name only one of several, or the wrong one."""
