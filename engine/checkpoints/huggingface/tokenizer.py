@@ -17,6 +17,8 @@ from engine.text.pieces import UnsupportedTokenizer
 from engine.text.tokenizer import Tokenizer
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_OTHER_FORMATS = ("tiktoken.model", "tokenizer.model", "vocab.json")
+"""Files of other tokenizers, which folders may have in its place."""
 _CONFIG = "tokenizer_config.json"
 
 
@@ -60,7 +62,8 @@ def build_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise UnsupportedCheckpoint("tokenizer.json: missing")
+        others = [name for name in _OTHER_FORMATS if (folder / name).is_file()]
+        raise UnsupportedCheckpoint(f"tokenizer.json: missing{''.join(f'; {name} is not read' for name in others)}")
     try:
         backend = Backend.from_file(str(path))
     except Exception as error:  # the extension raises bare `Exception`

@@ -141,5 +141,8 @@ def test_a_template_that_is_no_template(folder: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedCheckpoint, match=r"tokenizer\.json"):
+    with pytest.raises(UnsupportedCheckpoint, match=r"tokenizer\.json: missing$"):
+        text_processor_from_folder(tmp_path)
+    (tmp_path / "tiktoken.model").write_bytes(b"IQ== 0\n")  # as Kimi K2's folder has
+    with pytest.raises(UnsupportedCheckpoint, match=r"tokenizer\.json: missing; tiktoken\.model is not read"):
         text_processor_from_folder(tmp_path)
