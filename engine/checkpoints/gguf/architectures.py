@@ -16,7 +16,7 @@ from engine.checkpoints.gguf.expert_keys import (
     experts_fields,
     sigmoid_experts,
 )
-from engine.checkpoints.gguf.gemma4 import GEMMA4
+from engine.checkpoints.gguf.gemma4_keys import GEMMA4
 from engine.checkpoints.gguf.hybrid import HYBRID_ARCHITECTURES
 from engine.checkpoints.json_keys import Keys
 from engine.models.config import RopeConfig

@@ -4,10 +4,10 @@ Files say of full layers what differs either by keys of their own (`global_head_
 layer by layer (`per_layer_config`), as transformers writes them.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from engine.checkpoints.gemma4_layers import common_fields, experts_config, kv_sources
 from engine.checkpoints.huggingface.families.family import (
     EXPERT_COUNT_KEYS,
     Dims,
@@ -21,7 +21,6 @@ from engine.checkpoints.huggingface.families.family import (
 )
 from engine.checkpoints.huggingface.families.gemma import ACTIVATIONS, softcaps
 from engine.checkpoints.json_keys import Keys
-from engine.models.experts import ExpertsConfig
 from kernels.layout import HeadShape
 
 _ROPES = {
@@ -43,12 +42,7 @@ def _gemma4(keys: Keys, dims: Dims) -> Fields:
     return {
         "qkv_bias": bias,
         "o_bias": bias,
-        "qk_norm": True,
-        "value_norm": True,
-        "branch_norm": True,
-        "layer_scalars": True,
-        "attention_scale": 1.0,
-        "embedding_scale": math.sqrt(dims.hidden_size),
+        **common_fields(dims.hidden_size),
         "windows": windows_by_type(keys, slides),
         "layer_heads": heads,
         "layer_input_size": _layer_inputs(keys),
@@ -67,18 +61,16 @@ def _layer_inputs(keys: Keys) -> int:
 
 
 def _shared(keys: Keys, dims: Dims, slides: list[bool]) -> Fields:
-    """The last `num_kv_shared_layers` attend to the KV of the last layer of their kind before them."""
     count = keys.size("num_kv_shared_layers", 0, minimum=0)
     if not count:
         return {}
-    own = list(range(max(0, dims.num_layers - count)))
-    kinds = {slide: max((layer for layer in own if slides[layer] is slide), default=None) for slide in slides}
-    if None in kinds.values():
+    sources = kv_sources(slides, count)
+    if sources is None:
         raise keys.refuse("num_kv_shared_layers", f"{count} leaves no layer of each kind with keys and values")
-    sources = (*own, *(kinds[slide] for slide in slides[len(own) :]))
     inner = keys.size("intermediate_size")
     wide = 2 * inner if keys.flag("use_double_wide_mlp") else inner
-    return {"kv_sources": sources, "layer_mlp_sizes": (inner,) * len(own) + (wide,) * count}
+    sizes = (inner,) * (dims.num_layers - count) + (wide,) * count
+    return {"kv_sources": sources, "layer_mlp_sizes": sizes}
 
 
 def _heads(keys: Keys, dims: Dims, slides: list[bool]) -> tuple[HeadShape, ...]:
@@ -118,18 +110,13 @@ def _by_layer(keys: Keys, dims: Dims) -> Mapping[int, Mapping[str, int]] | None:
 
 
 def _experts(keys: Keys, dims: Dims) -> Fields:
-    """The dense MLP is the one that every token passes through."""
     count = expert_count(keys, 0)
-    experts = ExpertsConfig(
-        count=count,
-        per_token=keys.size("top_k_experts", maximum=max(count, 1)),
-        size=keys.size("moe_intermediate_size"),
-        renormalise=True,
-        shared_size=keys.size("intermediate_size"),
-        shared_gate=False,
-        own_norms=True,
-        router_scale=dims.hidden_size**-0.5,
-        share_scale=True,
+    experts = experts_config(
+        count,
+        keys.size("top_k_experts", maximum=max(count, 1)),
+        keys.size("moe_intermediate_size"),
+        keys.size("intermediate_size"),
+        dims.hidden_size,
     )
     return {"experts": experts, "sparse_layers": (True,) * dims.num_layers}
 

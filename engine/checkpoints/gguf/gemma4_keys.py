@@ -4,14 +4,14 @@ Keys and tensors are those of llama.cpp's converter. The length of a key without
 have the proportional rope: `rope_freqs` has a divisor of 1 for each pair that rotates, and 1e30 for the others.
 """
 
-import math
 from dataclasses import replace
 
+from engine.checkpoints.gemma4_layers import common_fields, experts_config, kv_sources
 from engine.checkpoints.gguf.architecture import Architecture, Dims, Fields
 from engine.checkpoints.gguf.expert_keys import EXPERT_KEYS
 from engine.checkpoints.json_keys import Keys
 from engine.models.config import RopeConfig, UnsupportedCheckpoint
-from engine.models.experts import MAX_EXPERTS, ExpertsConfig
+from engine.models.experts import MAX_EXPERTS
 from kernels.layout import HeadShape
 
 _SLIDES, _SHARED = "attention.sliding_window_pattern", "attention.shared_kv_layers"
@@ -29,12 +29,7 @@ def _gemma4(keys: Keys, dims: Dims) -> Fields:
         "num_kv_heads": heads[0].kv_heads,
         "head_dim": keys.size("attention.key_length_swa"),
         "activation": "gelu_tanh",
-        "qk_norm": True,
-        "value_norm": True,
-        "branch_norm": True,
-        "layer_scalars": True,
-        "attention_scale": 1.0,
-        "embedding_scale": math.sqrt(dims.hidden_size),
+        **common_fields(dims.hidden_size),
         "logit_softcap": keys.optional_number("final_logit_softcapping"),
         "windows": tuple(window if slide else None for slide in slides),
         "rope": full,
@@ -102,38 +97,29 @@ def _sliding_rope(keys: Keys) -> RopeConfig:
 
 
 def _shared(keys: Keys, dims: Dims, slides: list[bool]) -> Fields:
-    """The last layers attend to the KV of the last layer of their kind before them, and may have wider MLPs."""
+    """The last layers share KV, and may have wider MLPs."""
     count = keys.size(_SHARED, 0, minimum=0)
     sizes = _sizes(keys, _INNER, dims.num_layers)
     if not count:
         if len(set(sizes)) > 1:
             raise keys.refuse(_INNER, "is not the same in all layers")
         return {}
-    own = range(max(0, dims.num_layers - count))
-    sources = {slide: max((layer for layer in own if slides[layer] is slide), default=None) for slide in slides}
-    if None in sources.values():
+    sources = kv_sources(slides, count)
+    if sources is None:
         raise keys.refuse(_SHARED, f"{count} leaves no layer of each kind with keys and values")
-    return {
-        "kv_sources": (*own, *(sources[slide] for slide in slides[len(own) :])),
-        "layer_mlp_sizes": sizes,
-    }
+    return {"kv_sources": sources, "layer_mlp_sizes": sizes}
 
 
 def _experts(keys: Keys, dims: Dims) -> Fields:
-    """The dense MLP is the one that every token passes through."""
     count = keys.size("expert_count", 0, minimum=0, maximum=MAX_EXPERTS)
     if not count:
         return {}
-    experts = ExpertsConfig(
-        count=count,
-        per_token=keys.size("expert_used_count", maximum=count),
-        size=keys.size("expert_feed_forward_length"),
-        renormalise=True,
-        shared_size=_sizes(keys, _INNER, dims.num_layers)[0],
-        shared_gate=False,
-        own_norms=True,
-        router_scale=dims.hidden_size**-0.5,
-        share_scale=True,
+    experts = experts_config(
+        count,
+        keys.size("expert_used_count", maximum=count),
+        keys.size("expert_feed_forward_length"),
+        _sizes(keys, _INNER, dims.num_layers)[0],
+        dims.hidden_size,
     )
     return {"experts": experts, "sparse_layers": (True,) * dims.num_layers}
 
