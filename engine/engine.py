@@ -29,7 +29,7 @@ from engine.runtime.thread import EngineThread
 from engine.runtime.wait_prediction import PredictedWait
 from engine.scheduling.stats import SchedulerStats
 from engine.text.detokenizer import Detokenizer
-from kernels.dispatch import select_ops
+from kernels.dispatch import select_ops, takes_gpu
 from kernels.noise import choice_seed
 
 
@@ -71,7 +71,7 @@ class Engine:
             DeviceUnavailable: the device that the config names cannot be used.
         """
         config = config or EngineConfig()
-        thread = EngineThread()
+        thread = EngineThread(computes=not takes_gpu(config.device))
         try:
             loaded, hardware = thread.submit(lambda: _load_all(models, config, progress)).result()
         except BaseException:

@@ -1,13 +1,12 @@
 """Selects the backend; nothing else does. Imports torch only where it computes."""
 
-import ctypes
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 from kernels.arrays import DtypeName
 from kernels.cpu.cores import usable_cores
 from kernels.cpu.native_ops import NativeOps, computes_natively
+from kernels.gpu import cuda_flaw
 
 if TYPE_CHECKING:
     from kernels.ops import Ops
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
-
-_CUDA_DRIVER = "libcuda.so.1"
 
 
 class DeviceUnavailable(RuntimeError):
@@ -29,7 +26,8 @@ def select_ops(
     device: Device = "auto",
     kv_dtype: KVDtype = "auto",
 ) -> "NativeOps | Ops":
-    """The op table for this machine: of its GPU if there is a usable one, unless `device` says otherwise.
+    """The op table for this machine: of its GPU if there is one on which the kernels pass their self-test, unless
+    `device` says otherwise.
 
     On a CPU the native library computes if it has kernels for the processor, in bfloat16. The choice is not timed:
     timings vary from start to start on a busy machine, and with them the generated texts. Otherwise torch computes, as
@@ -40,11 +38,11 @@ def select_ops(
     the memory.
 
     Raises:
-        DeviceUnavailable: `device` is "cuda" and there is no GPU, or no compiler for kernels; or `kv_dtype` is not
-            supported on the device, or needs the native library, which does not compute here; or
-            torch would compute, and is not installed.
+        DeviceUnavailable: `device` is "cuda" and there is no GPU, no compiler for kernels, or a kernel that fails its
+            self-test; or `kv_dtype` is not supported on the device, or needs the native library, which does not
+            compute here; or torch would compute, and is not installed.
     """
-    if device == "cpu" or (device == "auto" and missing_for_cuda()):
+    if not takes_gpu(device):
         if kv_dtype == "fp8":
             raise DeviceUnavailable("kv_dtype fp8 needs a GPU: a CPU keeps KV as it is computed, or in int8")
         if dtype in (None, "bfloat16") and computes_natively():
@@ -57,11 +55,16 @@ def select_ops(
                 "built): pip install torch"
             )
         return _torch_on_cpu(dtype, threads)
-    if missing := missing_for_cuda():
-        raise DeviceUnavailable(f"device cuda needs {missing}")
+    if flaw := cuda_flaw():
+        raise DeviceUnavailable(f"device cuda needs {flaw}")
     if kv_dtype == "int8":
         raise DeviceUnavailable("kv_dtype int8 is for a CPU: a GPU keeps KV as it is computed, or in fp8")
     return _triton(dtype, threads, fp8_kv=kv_dtype == "fp8")
+
+
+def takes_gpu(device: Device = "auto") -> bool:
+    """Whether `select_ops` takes the GPU for `device`, or raises as there is no usable one."""
+    return device == "cuda" or (device == "auto" and cuda_flaw() is None)
 
 
 def select_step_ops(ops: "Ops") -> "StepOps":
@@ -97,31 +100,8 @@ def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "O
 
 def gpu_memory_bytes(device: Device = "auto") -> int | None:
     """Memory of the GPU that `select_ops` takes for `device`; None if it takes the CPU, or raises."""
-    if device == "cpu" or missing_for_cuda():
+    if device == "cpu" or cuda_flaw() is not None:
         return None
     import torch
 
     return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
-
-
-def missing_for_cuda() -> str | None:
-    """The requirement that is missing to run kernels on a GPU; None if all are met."""
-    if not has_cuda_driver():
-        return f"a GPU and its driver: there is no {_CUDA_DRIVER} here"
-    if find_spec("torch") is None:
-        return "torch: pip install 'turnpike[gpu]'"
-    import torch
-
-    if not torch.cuda.is_available():
-        return "a GPU, its driver and a torch that is built for CUDA: torch finds none here"
-    if find_spec("triton") is None:
-        return "triton: pip install 'turnpike[gpu]'"
-    return None
-
-
-def has_cuda_driver() -> bool:
-    """Whether there is a driver. Checked before torch is imported, which takes a second and 130 MiB."""
-    with suppress(OSError):
-        ctypes.CDLL(_CUDA_DRIVER)
-        return True
-    return False

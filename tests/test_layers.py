@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MAY_NOT_IMPORT = {"kernels": {"engine", "gateway", "migrations"}, "engine": {"gateway", "migrations"}}
 ON_A_GPU = "kernels/triton/"
-MAY_NAME_IT = {"kernels/dispatch.py"}
+MAY_NAME_IT = {"kernels/dispatch.py", "kernels/gpu.py"}
 """Modules that may import Triton kernels: without a GPU, neither they nor triton are needed."""
 TEST_ONLY = {"transformers", "pytest", "hypothesis", "httpx", "openai", "tests"}
 PARENTS = {"gateway", "gateway.management", "engine", "kernels"}

@@ -1,4 +1,4 @@
-"""The one thread that computes for an engine.
+"""The one thread that computes for an engine, or launches its steps on a GPU.
 
 Niceness is the only order among one process's threads that Linux allows without privileges, and it also counts against
 all other processes of the cgroup or session (sched(7), "autogroup"). Measured with `python -m benchmarks.niceness` on
@@ -33,11 +33,13 @@ class EngineThread:
     enters OpenMP gets its own team of workers, and once the teams outnumber the cores libgomp puts workers to sleep
     between any two ops. With one team more, a decode step of half a billion parameters took a third longer.
 
-    These threads have lower priority than the others of the process, which need a core for less than a millisecond at a
-    time to refuse a request or deliver a token, and would otherwise wait for the next scheduler tick.
+    Threads that compute have lower priority than the others of the process, which need a core for less than a
+    millisecond at a time to refuse a request or deliver a token, and would otherwise wait for the next scheduler tick.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, computes: bool = True) -> None:
+        """`computes`: false for a thread that launches steps on a GPU, which would wait while it does."""
+        self._computes = computes
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="turnpike-engine", daemon=True)
@@ -56,7 +58,8 @@ class EngineThread:
             self._thread.join()
 
     def _run(self) -> None:
-        lower_priority()
+        if self._computes:
+            lower_priority()
         while (item := self._calls.get()) is not None:
             call, future = item
             try:

@@ -1,6 +1,5 @@
 """Checks the machine and the installation, independently of the settings."""
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import platform
@@ -16,7 +15,7 @@ from gateway.doctor.finding import Finding, failure, ok, warning
 from kernels.cpu import native
 from kernels.cpu.cores import usable_cores
 from kernels.cpu.native_ops import computes_natively
-from kernels.dispatch import has_cuda_driver
+from kernels.gpu import cuda_flaw, has_cuda_driver
 
 _OURS = "turnpike"
 _TOP_LEVEL = ("gateway", "engine", "kernels", "migrations")
@@ -160,17 +159,19 @@ def huge_pages(_: Settings) -> Iterator[Finding]:
 
 
 def gpu(settings: Settings) -> Iterable[Finding]:
-    if has_cuda_driver():
-        with contextlib.suppress(ImportError):
-            import torch
+    """The GPU, on which the kernels' self-test runs unless models are to run on the CPU."""
+    if settings.device == "cpu":
+        return [ok("GPU", "not asked for: device is cpu")]
+    flaw = cuda_flaw()
+    if flaw is None:
+        import torch
 
-            if torch.cuda.is_available():
-                if importlib.util.find_spec("triton") is None:
-                    return [failure("GPU", "its kernels need triton, which is not here", "pip install 'turnpike[gpu]'")]
-                return [ok("GPU", torch.cuda.get_device_name(0))]
+        return [ok("GPU", f"{torch.cuda.get_device_name(0)}, on which the kernels pass their self-test")]
     if settings.device == "cuda":
-        return [failure("GPU", "device is cuda, and torch can use none", "set device to auto, or mend the driver")]
-    return [ok("GPU", "none that torch can use: models run on the CPU")]
+        return [failure("GPU", f"device is cuda, which needs {flaw}", "set device to auto, or provide it")]
+    if has_cuda_driver():
+        return [warning("GPU", f"not used, models run on the CPU: it needs {flaw}", "provide it, or set device to cpu")]
+    return [ok("GPU", "none: models run on the CPU")]
 
 
 def open_files(_: Settings) -> Iterator[Finding]:

@@ -10,7 +10,8 @@ from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
 from gateway.process.catalog import DEFAULT_MODEL, DEFAULT_SMALL_MODEL
 from gateway.process.host_memory import host_need
-from gateway.process.model_memory import computes_on_gpu, size_of
+from gateway.process.model_memory import size_of
+from kernels.dispatch import takes_gpu
 
 
 def service_classes(settings: Settings) -> Iterator[Finding]:
@@ -66,7 +67,7 @@ def _found(settings: Settings) -> dict[str, Path]:
 
 def _memory(settings: Settings, parameters: int, weights: int, count: int) -> Finding:
     """Whether host memory suffices. Only the engine knows a GPU's memory, after loading the models."""
-    if computes_on_gpu(settings):
+    if takes_gpu(settings.device):
         return ok("memory", f"{parameters / 1e9:.2f} billion parameters on the GPU; KV takes what they leave")
     need = host_need(settings, weights, count)
     if not need.fits:

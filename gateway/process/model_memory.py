@@ -14,7 +14,7 @@ from gateway.process.host_memory import PROCESS_BYTES, host_need
 from kernels import gpu_formats
 from kernels.cpu.native import takes
 from kernels.cpu.native_ops import computes_natively
-from kernels.dispatch import missing_for_cuda
+from kernels.dispatch import takes_gpu
 
 ROUNDED_BITS = {"int8": 8.5, "int4": 5.5}
 """Bits of a weight that `quantize` rounds, at most: with its share of a scale."""
@@ -62,16 +62,12 @@ def require_memory(settings: Settings, weights_bytes: int) -> tuple[str, bool]:
     Raises:
         OperatorError: the weights do not fit, whatever is left to KV.
     """
-    if computes_on_gpu(settings):
+    if takes_gpu(settings.device):
         return "", True
     need = host_need(settings, weights_bytes, 1)
     if weights_bytes + PROCESS_BYTES > need.total_bytes:
         raise OperatorError(f"the model does not fit in memory: {need}")
     return str(need), need.fits
-
-
-def computes_on_gpu(settings: Settings) -> bool:
-    return settings.device != "cpu" and missing_for_cuda() is None
 
 
 def _size(settings: Settings, config: ModelConfig, weights_bytes: int, notice: str | None = None) -> ModelSize:
@@ -92,7 +88,7 @@ def _rounded(settings: Settings, plain_bytes: int) -> int:
 
 def _takes_blocks(settings: Settings) -> TakesBlocks:
     """Whether the backend that serves would pack a block format."""
-    if computes_on_gpu(settings):
+    if takes_gpu(settings.device):
         return gpu_formats.takes
     if settings.dtype != "float32" and computes_natively():
         return takes

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from kernels.cpu.native_ops import computes_natively
-from kernels.dispatch import has_cuda_driver
+from kernels.gpu import has_cuda_driver
 from tests.support.program import Program
 
 MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]

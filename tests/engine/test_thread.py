@@ -43,6 +43,11 @@ class TestPriority:
         own = niceness(threading.get_native_id())
         assert engine_thread.submit(lambda: niceness(threading.get_native_id())).result() <= own + 1
 
+    def test_one_that_launches_steps_on_a_gpu_has_the_priority_of_the_others(self) -> None:
+        thread = EngineThread(computes=False)
+        assert thread.submit(lambda: niceness(threading.get_native_id())).result() == niceness(0)
+        thread.close()
+
     def test_so_do_the_workers_that_it_starts(self, engine_thread: EngineThread) -> None:
         own = niceness(threading.get_native_id())
         others = engine_thread.submit(multiply).result()

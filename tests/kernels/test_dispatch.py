@@ -6,18 +6,19 @@ setting that asks for an unusable backend gets an error that names what is missi
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from kernels import dispatch
+from kernels import gpu as gpu_module
 from kernels.arrays import DtypeName
 from kernels.cpu import native
 from kernels.cpu.native import Level
 from kernels.cpu.native_ops import NativeOps, computes_natively
 from kernels.cpu.ops import CpuOps
-from kernels.dispatch import Device, DeviceUnavailable, KVDtype, select_ops
+from kernels.dispatch import Device, DeviceUnavailable, KVDtype, gpu_memory_bytes, select_ops, takes_gpu
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,21 +26,32 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that may have one, but which torch cannot use."""
-    monkeypatch.setattr(dispatch, "has_cuda_driver", lambda: True)
+    monkeypatch.setattr(gpu_module, "has_cuda_driver", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
 
 @pytest.fixture
 def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "has_cuda_driver", lambda: False)
+    monkeypatch.setattr(gpu_module, "has_cuda_driver", lambda: False)
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with one, as far as torch says."""
-    monkeypatch.setattr(dispatch, "has_cuda_driver", lambda: True)
+    """A machine with one on which the kernels pass their self-test, as far as torch says."""
+    monkeypatch.setattr(gpu_module, "has_cuda_driver", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "H200")
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr(gpu_module, "_self_test_failure", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> Iterator[None]:
+    """Each test looks for the GPU itself."""
+    gpu_module.cuda_flaw.cache_clear()
+    yield
+    gpu_module.cuda_flaw.cache_clear()
 
 
 @pytest.fixture
@@ -117,7 +129,22 @@ def test_no_driver() -> None:
 
 @pytest.mark.usefixtures("no_gpu")
 def test_no_gpu() -> None:
-    with pytest.raises(DeviceUnavailable, match="a torch that is built for CUDA"):
+    with pytest.raises(DeviceUnavailable, match="device cuda needs a torch that is built for CUDA"):
+        select_ops(None, None, "cuda")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_that_fails_its_self_test_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gpu_module, "_self_test_failure", lambda: "kernels that pass: attention is wrong")
+    assert isinstance(select_ops("float32", 1), CpuOps)
+    assert not takes_gpu("auto")
+    assert gpu_memory_bytes() is None
+    assert [record.message for record in caplog.records] == [
+        "no GPU is used: that needs kernels that pass: attention is wrong"
+    ]
+    with pytest.raises(DeviceUnavailable, match="attention is wrong"):
         select_ops(None, None, "cuda")
 
 
@@ -167,8 +194,8 @@ def imported_by(choice: str) -> set[str]:
     """Which of some packages are there after a choice, in a process of its own, where there is no driver of a GPU."""
     script = f"""
 import sys
-from kernels import dispatch
-dispatch.has_cuda_driver = lambda: False
+from kernels import dispatch, gpu
+gpu.has_cuda_driver = lambda: False
 {choice}
 print(*({{"torch", "triton", "numpy", "scipy"}} & sys.modules.keys()))
 """
@@ -185,13 +212,6 @@ def test_the_library_needs_no_torch(device: Device, kv_dtype: KVDtype) -> None:
 
 def test_torch_is_imported_where_it_computes() -> None:
     assert "torch" in imported_by("dispatch.select_ops('float32', 1, 'cpu')")
-
-
-@pytest.mark.parametrize(("library", "there"), [("libc.so.6", True), ("libturnpike-nobody-has.so.1", False)])
-@pytest.mark.skipif(sys.platform != "linux", reason="names of libraries are Linux's")
-def test_a_driver_is_a_library(library: str, there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "_CUDA_DRIVER", library)
-    assert dispatch.has_cuda_driver() == there
 
 
 def test_what_is_not_there_is_said_without_torch() -> None:

@@ -166,11 +166,24 @@ def test_torch_is_not_there(settings: Settings, monkeypatch: pytest.MonkeyPatch,
     assert (found.state, found.remedy) == (state, "" if natively else "pip install torch")
 
 
-def test_a_gpu_that_is_asked_for_and_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "has_cuda_driver", lambda: True)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert only(machine.gpu, load_settings(data_dir=tmp_path, device="cuda")).state is State.FAILURE
-    assert only(machine.gpu, load_settings(data_dir=tmp_path)).state is State.OK
+@pytest.mark.parametrize(
+    ("device", "driver", "state"),
+    [
+        ("cuda", True, State.FAILURE),
+        ("cuda", False, State.FAILURE),
+        ("auto", True, State.WARNING),
+        ("auto", False, State.OK),
+        ("cpu", True, State.OK),
+    ],
+)
+def test_a_gpu_that_cannot_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, driver: bool, state: State
+) -> None:
+    monkeypatch.setattr(machine, "has_cuda_driver", lambda: driver)
+    monkeypatch.setattr(machine, "cuda_flaw", lambda: "a driver for CUDA 13")
+    found = only(machine.gpu, load_settings(data_dir=tmp_path, device=device))
+    assert found.state is state
+    assert ("a driver for CUDA 13" in found.detail) == (state is not State.OK)
 
 
 class TestFiles:
