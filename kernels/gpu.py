@@ -51,8 +51,8 @@ def missing_for_cuda() -> str | None:
 
 @lru_cache(maxsize=1)
 def cuda_flaw() -> str | None:
-    """What is missing to use the GPU of this machine: a requirement, or kernels that pass their self-test, in which
-    every kind of them computes on it and is compared with its definition; None if nothing is.
+    """The part that is missing to use the GPU of this machine: a requirement, or kernels that pass their self-test, in
+    which every kind of them computes on it and is compared with its definition; None if nothing is.
 
     Determined once a process: about a second, and half a minute of compilation where Triton's cache is empty. Warns
     where there is a driver and the GPU is not usable.
@@ -90,7 +90,7 @@ def cuda_driver_version() -> Version | None:
 
 
 def _missing_for_torch(built_for: Version | None, driver: Version | None, torch_version: str) -> str:
-    """What keeps torch from using a GPU. Within one major version any driver runs any CUDA."""
+    """The reason that torch finds no GPU. Within one major version any driver runs any CUDA."""
     if built_for is None:
         return f"a torch that is built for CUDA, and {torch_version} is not: {_INSTALL}"
     if driver is not None and driver.major < built_for.major:

@@ -71,6 +71,10 @@ class ModelRunner:
         return 0
 
     @property
+    def launches(self) -> None:
+        return None
+
+    @property
     def takes_drafts(self) -> bool:
         return True
 

@@ -149,8 +149,9 @@ class StepLoop:
         return plan, proposals
 
     def stats(self, now_ns: int) -> SchedulerStats:
-        """The scheduler's stats with those of speculation. Callable from any thread."""
-        stats, speculator = self._scheduler.stats(now_ns), self._speculator
+        """The scheduler's stats with those of speculation and launches. Callable from any thread."""
+        stats = replace(self._scheduler.stats(now_ns), launches=self._executor.launches)
+        speculator = self._speculator
         if speculator is None:
             return stats
         return replace(stats, speculation=speculator.stats(self._scheduler.class_names))

@@ -100,6 +100,19 @@ class PendingStep(Protocol):
     def result(self) -> StepResult: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchStats:
+    """Steps on a GPU by the way they were launched, totals since the model was loaded.
+
+    `replayed_total`: replayed from a CUDA graph. `decode_total`, `prefill_total`: launched kernel by kernel, without
+    and with prompt tokens.
+    """
+
+    replayed_total: int = 0
+    decode_total: int = 0
+    prefill_total: int = 0
+
+
 class Executor(Protocol):
     """Runs steps in launch order: the model runner, or a fake one in tests and simulation.
 
@@ -116,6 +129,11 @@ class Executor(Protocol):
     @property
     def takes_drafts(self) -> bool:
         """Whether its rows may have drafts."""
+        ...
+
+    @property
+    def launches(self) -> LaunchStats | None:
+        """Counts of launched steps; None where steps are not launched but computed. Callable from any thread."""
         ...
 
     def execute(self, plan: StepPlan) -> PendingStep:

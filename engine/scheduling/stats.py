@@ -8,6 +8,7 @@ from engine.memory.sequence_states import SequenceStates
 from engine.memory.state_pool import StateUse
 from engine.request import ServiceClass
 from engine.scheduling.ledger import ClassAccount, Ledger
+from engine.scheduling.plan import LaunchStats
 from engine.scheduling.request_table import RequestTable
 
 
@@ -123,6 +124,8 @@ class SchedulerStats:
     """Tokens that each expert has computed, over all layers; empty for a model without experts."""
     states: StateStats | None = None
     """None for a model without recurrent layers."""
+    launches: LaunchStats | None = None
+    """None for a model on a CPU."""
 
 
 def state_stats(states: SequenceStates) -> StateStats:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from engine.config import BLOCK_TOKENS
 from engine.errors import OutOfDeviceMemory
 from engine.request import NULL_BLOCK, Request, TokenLogprob
-from engine.scheduling.plan import RowResult, ScheduledRow, StepPlan, StepResult
+from engine.scheduling.plan import LaunchStats, RowResult, ScheduledRow, StepPlan, StepResult
 
 _MASK = 2**64 - 1
 _UNWRITTEN = -1
@@ -124,6 +124,7 @@ class FakeExecutor:
         self.vocab_size = vocab_size
         self.async_depth = async_depth
         self.takes_drafts = True
+        self.launches: LaunchStats | None = None
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._states = [_UNWRITTEN] * num_states
         self._windows = (None, *windows)

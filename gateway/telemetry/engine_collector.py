@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.telemetry.model_stats import ModelStats, SpeculationStats, StateStats
+from gateway.telemetry.model_stats import LaunchStats, ModelStats, SpeculationStats, StateStats
 
 MODEL_LABEL = "gen_ai_request_model"
 CLASS_LABEL = "turnpike_class"
 _PROPOSER = "turnpike_proposer"
 _EXPERT = "turnpike_expert"
+_LAUNCH = "turnpike_launch"
 
 _ENGINE_GAUGES = (
     ("running", "turnpike_sequences_running", "Running sequences"),
@@ -124,6 +125,7 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
     for field, name, meaning in _CLASS_SECONDS:
         yield _by_class(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL, CLASS_LABEL]), field, stats, 1e-9)
     yield _expert_tokens(stats)
+    yield _launches({model: counts.launches for model, counts in stats.items() if counts.launches is not None})
     states = {model: counts.states for model, counts in stats.items() if counts.states is not None}
     for field, name, meaning in _STATE_GAUGES:
         yield _fill(GaugeMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, states, 1)
@@ -142,6 +144,22 @@ def _expert_tokens(stats: Mapping[str, ModelStats]) -> Metric:
     for model, counts in stats.items():
         for expert, tokens in enumerate(counts.expert_tokens):
             family.add_metric([model, str(expert)], tokens)
+    return family
+
+
+def _launches(stats: Mapping[str, LaunchStats]) -> Metric:
+    family = CounterMetricFamily(
+        "turnpike_launched_steps",
+        "Steps on a GPU: replayed from a CUDA graph, or launched by kernel (decode, or prefill with prompt tokens)",
+        labels=[MODEL_LABEL, _LAUNCH],
+    )
+    for model, counts in stats.items():
+        for way, steps in (
+            ("replayed", counts.replayed_total),
+            ("decode", counts.decode_total),
+            ("prefill", counts.prefill_total),
+        ):
+            family.add_metric([model, way], steps)
     return family
 
 

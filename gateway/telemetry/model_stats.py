@@ -127,6 +127,22 @@ class SpeculationStats(Protocol):
         """Counts by proposer and service class."""
 
 
+class LaunchStats(Protocol):
+    """Steps on a GPU by the way they were launched."""
+
+    @property
+    def replayed_total(self) -> int:
+        """Replayed from a CUDA graph."""
+
+    @property
+    def decode_total(self) -> int:
+        """Launched kernel by kernel, without prompt tokens."""
+
+    @property
+    def prefill_total(self) -> int:
+        """Launched kernel by kernel, with prompt tokens."""
+
+
 class StateStats(Protocol):
     """The state slots of a model with recurrent layers."""
 
@@ -217,3 +233,7 @@ class ModelStats(Protocol):
     @property
     def states(self) -> StateStats | None:
         """Counts of state slots; None: the model has no recurrent layers."""
+
+    @property
+    def launches(self) -> LaunchStats | None:
+        """Counts of launched steps; None: the model is on a CPU."""

@@ -32,7 +32,7 @@ Results = Mapping[str, Tensor]
 
 
 def failure_on(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> str | None:
-    """What the first op that fails on a device does wrong, or the error that it raises; None if all are right."""
+    """The failure of the first op that is wrong on a device, or the error that one raises; None if all are right."""
     try:
         results = _computed(TritonOps(device, dtype), dtype)
     except Exception as error:  # of the driver, of Triton's compiler or launcher, of torch

@@ -15,6 +15,7 @@ from engine.runtime.core import EngineCore
 from engine.runtime.reservation import ExpectedPrompt, Reservation
 from engine.runtime.thread import EngineThread
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
+from engine.scheduling.plan import LaunchStats
 from engine.simulation import make_request
 
 MODELS = ("a", "b")
@@ -35,6 +36,7 @@ class Step:
 class Device:
     async_depth: int = 0
     takes_drafts: bool = False
+    launches: LaunchStats | None = None
     fails: bool = False
 
     def execute(self, plan: StepPlan) -> Step:

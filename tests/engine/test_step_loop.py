@@ -11,6 +11,7 @@ from engine.runtime import step_loop
 from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.watchdog import Watchdog
 from engine.scheduling import RowResult, StepPlan, StepResult
+from engine.scheduling.plan import LaunchStats
 from engine.simulation import FakeExecutor, make_request
 from engine.speculation import (
     Candidate,
@@ -49,6 +50,7 @@ class Device:
     clock: Clock
     async_depth: int
     takes_drafts: bool = False
+    launches: LaunchStats | None = None
     diary: list[str] = field(default_factory=list)
     broken: dict[str, Exception] = field(default_factory=dict)
     free_at_ns: int = 0

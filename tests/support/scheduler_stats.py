@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
+from engine.scheduling.plan import LaunchStats
 from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats, StateStats
 from gateway.telemetry.model_stats import ModelStats
 
@@ -11,6 +12,7 @@ def stats() -> dict[str, ModelStats]:
     counts = {field.name: number for number, field in enumerate(fields(SchedulerStats), start=1)}
     classes = {field.name: number for number, field in enumerate(fields(ClassStats), start=100)}
     own = {"classes": (ClassStats(**classes | {"name": "premium"}),), "speculation": None, "expert_tokens": (5, 7)}
+    own |= {"launches": LaunchStats(replayed_total=90, decode_total=8, prefill_total=2)}
     own |= {"states": StateStats(slots=9, used=3, kept=4, hits_total=11, evictions_total=6)}
     return {"tiny": SchedulerStats(**counts | own)}
 
@@ -24,5 +26,5 @@ def model_stats(*classes: ClassStats, drafts: tuple[DraftStats, ...] = (), **sta
     """Counts of a scheduler of 100 blocks, 0 unless stated."""
     speculation = SpeculationStats(saved_ns=0, drafting_ns={}, drafts=drafts) if drafts else None
     own = {"classes": classes, "speculation": speculation, "num_blocks": 100, "free_blocks": 100, "expert_tokens": ()}
-    own |= {"states": None}
+    own |= {"states": None, "launches": None}
     return SchedulerStats(**{each.name: 0 for each in fields(SchedulerStats)} | own | stated)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from engine.config import BLOCK_TOKENS
 from engine.request import Pooling
-from engine.scheduling.plan import PendingStep, ScheduledRow, StepPlan, StepResult
+from engine.scheduling.plan import LaunchStats, PendingStep, ScheduledRow, StepPlan, StepResult
 from engine.simulation.fake_executor import FakeExecutor
 from tests.whole import threads
 from tests.whole.clock import VirtualClock
@@ -70,6 +70,10 @@ class SimulatedDevice:
     @property
     def async_depth(self) -> int:
         return self._inner.async_depth
+
+    @property
+    def launches(self) -> LaunchStats | None:
+        return self._inner.launches
 
     @property
     def takes_drafts(self) -> bool:

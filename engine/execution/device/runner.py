@@ -1,7 +1,7 @@
 """Executes a plan on a GPU asynchronously: the executor behind the scheduler."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from engine.execution.device.staging import fences_of, on_device
 from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
-from engine.scheduling.plan import BlockCopy, StepPlan
+from engine.scheduling.plan import BlockCopy, LaunchStats, StepPlan
 from kernels.layout import BLOCK_TOKENS
 from kernels.step import StepOps, StepShape, StepTensors
 
@@ -67,6 +67,7 @@ class DeviceRunner:
         self._pooler = Pooler(DeviceSums())
         self._graph_sizes = NO_GRAPHS
         self._graphs: dict[GraphKey, ReplayedStep] = {}
+        self.launches = LaunchStats()
 
     @property
     def async_depth(self) -> int:
@@ -133,6 +134,7 @@ class DeviceRunner:
             fence=fence,
         )
         fence.record()
+        self.launches = _counted(self.launches, inputs)
         return step
 
     def _capture(
@@ -177,3 +179,11 @@ class DeviceRunner:
                 logits = self._model.logits(hidden[first + start : first + start + len(tokens)])
                 pieces.append(PromptScores(index, top, on_host(measure(self._ops, logits, tokens, top))))
         return pieces
+
+
+def _counted(launches: LaunchStats, inputs: StepInputs) -> LaunchStats:
+    if inputs.key is not None:
+        return replace(launches, replayed_total=launches.replayed_total + 1)
+    if inputs.shape.decode_rows == inputs.shape.rows:
+        return replace(launches, decode_total=launches.decode_total + 1)
+    return replace(launches, prefill_total=launches.prefill_total + 1)

@@ -20,6 +20,7 @@ from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.watchdog import Watchdog
 from engine.scheduling import RowResult, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepCostModel
+from engine.scheduling.plan import LaunchStats
 from engine.simulation import make_request
 from engine.speculation import DepthPolicy, DraftWant, Speculator
 from engine.speculation.controller import DepthController
@@ -86,6 +87,7 @@ class Target:
     clock: Clock
     async_depth: int = 0
     takes_drafts: bool = True
+    launches: LaunchStats | None = None
 
     def execute(self, plan: StepPlan) -> Landed:
         self.clock.pass_ms(step_ms(plan.total_tokens))

@@ -40,6 +40,13 @@ def test_tokens_are_counted_by_expert() -> None:
     assert shown["turnpike_expert_tokens_total", "tiny", "1"] == 7
 
 
+def test_steps_are_counted_by_their_launch() -> None:
+    families = text_string_to_metric_families(Metrics(stats).render().decode())
+    shown = {(each.name, *each.labels.values()): each.value for family in families for each in family.samples}
+    launches = {way: shown["turnpike_launched_steps_total", "tiny", way] for way in ("replayed", "decode", "prefill")}
+    assert launches == {"replayed": 90, "decode": 8, "prefill": 2}
+
+
 def test_state_slots_are_those_of_models_with_recurrent_layers() -> None:
     shown = samples(Metrics(stats))
     names = ("slots", "slots_used", "slots_kept", "hits_total", "evictions_total")

@@ -12,7 +12,7 @@ from engine.execution.device.outputs import Forwarded
 from engine.execution.device.runner import DeviceRunner
 from engine.models.transformer import Transformer
 from engine.request import Request, SamplingParams, TokenLogprob
-from engine.scheduling.plan import ScheduledRow, StepPlan
+from engine.scheduling.plan import LaunchStats, ScheduledRow, StepPlan
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import (
     REFERENCE,
@@ -112,6 +112,7 @@ def test_a_chain_of_steps_whose_results_nobody_has_read(model: Transformer, grap
     for ahead in range(10):
         steps.append(runner.execute(_plan(*((request, len(request.tokens) + ahead, 1, True) for request in requests))))
     results = [step.result() for step in steps]
+    assert runner.launches == LaunchStats(*((10, 0) if graphs else (0, 10)), prefill_total=1)
 
     harness = Harness(model, make_runner=REFERENCE)
     for slot, (length, each) in enumerate(zip(lengths, params, strict=True)):
