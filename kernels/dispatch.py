@@ -92,6 +92,8 @@ def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "O
 
     if threads is not None:
         torch.set_num_threads(threads)
+    # Otherwise cuBLAS may add the parts of a product in bfloat16.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     # For layers that come with no scales of their own: e4m3 reaches to 448, keys and values hardly to a tenth.
     scales = KVScales(key=1.0, value=1.0) if fp8_kv else None
     device = torch.device("cuda", torch.cuda.current_device())

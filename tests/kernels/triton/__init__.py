@@ -3,3 +3,7 @@
 import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'turnpike[gpu]'")
+
+from tests.kernels.triton import bfloat16
+
+bfloat16.install()

@@ -20,6 +20,7 @@ CASES = [
     ("mistral", torch.float32, 1e-4),  # with windows
     ("qwen2", torch.float32, 1e-4),  # with biases
     ("qwen3", torch.float16, 2e-2),  # with norms of heads
+    ("qwen3", torch.bfloat16, 1e-1),
     ("gemma2", torch.float32, 1e-4),  # with softcaps
 ]
 

@@ -99,7 +99,9 @@ def test_blocks_of_a_layer_may_lie_apart() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[6]], ids=str)
 def test_kv_in_fp8(case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stored numbers are the reference's, or next to them where a rounding before decides."""
+    """Stored numbers are the reference's, or next to them where a rounding before decides. The reference rounds the
+    products of a rotation, which may cancel."""
+    share, near_zero = (0.03, 2.0**-6) if dtype == torch.bfloat16 else (0.01, 2.0**-9)
     round_to_fp8_as_a_gpu(monkeypatch)
     scales = KVScales(key=0.25, value=0.5)
     qkv, norms, rope = inputs(case, 3, dtype)
@@ -109,8 +111,8 @@ def test_kv_in_fp8(case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPat
     assert_close(rotate_and_store(qkv, norms, rope, stored, slots, scales), expected)
     actual, written = (kv.flatten(0, 1)[slots].float() for kv in (stored, expected_stored))
     assert written.isfinite().all()
-    torch.testing.assert_close(actual, written, rtol=2.0**-3, atol=2.0**-9)
-    assert (actual != written).float().mean() < 0.01
+    torch.testing.assert_close(actual, written, rtol=2.0**-3, atol=near_zero)
+    assert (actual != written).float().mean() < share
     assert torch.equal(actual[:, 1], written[:, 1]), "nothing was rounded before a value"
     untouched = torch.ones(NUM_BLOCKS * BLOCK_TOKENS, dtype=torch.bool, device=DEVICE)
     untouched[slots] = False
