@@ -8,6 +8,7 @@ ALL = (
     *(
         "limits",
         "scheduler_step",
+        "launch_host",
         "host_part",
         "fairness",
         "memory_waste",

@@ -22,7 +22,6 @@ RUNNING = 256
 PROMPT_TOKENS = 512
 OUTPUT_TOKENS = 700
 TENANTS = 8
-PREMIUM_RUNNING = math.ceil(PREMIUM.reserved_fraction * RUNNING)
 STEPS = 512
 STEP_NS = 20_000_000
 BUDGET_MS = 0.5
@@ -32,12 +31,14 @@ def outcome_of(plan: StepPlan) -> StepResult:
     return StepResult(tuple(RowResult(token=1 if row.samples else None) for row in plan.rows))
 
 
-def decoding_scheduler(rng: random.Random) -> Scheduler:
-    """A scheduler whose requests have all computed their prompts, at differing offsets in their last block."""
-    num_blocks = RUNNING * (PROMPT_TOKENS + BLOCK_TOKENS + OUTPUT_TOKENS) // BLOCK_TOKENS + RUNNING
+def decoding_scheduler(running: int) -> Scheduler:
+    """A scheduler with `running` requests that have all computed their prompts, at differing offsets in their last
+    block."""
+    rng, premium = random.Random(0), math.ceil(PREMIUM.reserved_fraction * running)
+    num_blocks = running * (PROMPT_TOKENS + BLOCK_TOKENS + OUTPUT_TOKENS) // BLOCK_TOKENS + running
     cache = KVCacheManager(BlockPool(num_blocks))
-    scheduler = Scheduler(SchedulerConfig(max_running=RUNNING, step_tokens=2**20, chunk_tokens=2**20), cache, 2**20)
-    for number in range(RUNNING):
+    scheduler = Scheduler(SchedulerConfig(max_running=running, step_tokens=2**20, chunk_tokens=2**20), cache, 2**20)
+    for number in range(running):
         prompt = [rng.randrange(100_000) for _ in range(PROMPT_TOKENS + number % BLOCK_TOKENS)]
         params = SamplingParams(max_tokens=OUTPUT_TOKENS, ignore_eos=True)
         scheduler.add(
@@ -48,7 +49,7 @@ def decoding_scheduler(rng: random.Random) -> Scheduler:
                 params=params,
                 eos_token_ids=(0,),
                 tenant=f"tenant-{number % TENANTS}",
-                service_class=PREMIUM if number < PREMIUM_RUNNING else STANDARD,
+                service_class=PREMIUM if number < premium else STANDARD,
             )
         )
     decoding = False
@@ -56,13 +57,13 @@ def decoding_scheduler(rng: random.Random) -> Scheduler:
         plan = scheduler.schedule()
         if plan is not None:
             scheduler.commit(plan, outcome_of(plan), elapsed_ns=STEP_NS)
-            decoding = len(plan.rows) == RUNNING and plan.total_tokens == RUNNING
+            decoding = len(plan.rows) == running and plan.total_tokens == running
     return scheduler
 
 
 def measure() -> tuple[list[float], list[float]]:
     """Milliseconds of `schedule` and of `commit`, of each step."""
-    scheduler = decoding_scheduler(random.Random(0))
+    scheduler = decoding_scheduler(RUNNING)
     schedule_ms, commit_ms = [], []
     for _ in range(STEPS):
         started = time.perf_counter()

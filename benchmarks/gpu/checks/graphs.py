@@ -54,7 +54,7 @@ def _compare(stage: Stage, stepper: Stepper, key: GraphKey, rows: list[Scheduled
     runner = stepper.runner
     inputs = arrange(rows, runner._graph_sizes)
     assert inputs.key == key, f"{len(rows)} rows replay {inputs.key}, not {key}"
-    runner._slots.load((), inputs.lines)
+    runner._slots.load((), inputs.words)
     shape = inputs.shape
     expected = runner._forward(StepTensors.empty(shape.rows, shape.tokens, stage.device), shape)
     logits = expected.logits[: len(rows)].clone()

@@ -3,9 +3,14 @@
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+
+Words = npt.NDArray[np.int32]
 
 _ALIGNMENT_WORDS = 64
 
@@ -18,11 +23,18 @@ class Changes:
     starts: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
     payload: list[int] = field(default_factory=list)
+    table: Words | None = None
+    """The words of a first run, before the payload."""
+
+    @classmethod
+    def of_table(cls, target: int, words: Words) -> Self:
+        """Changes with a first run of many words [N]."""
+        return cls([0], [target], table=words)
 
     def put(self, target: int, words: Sequence[int]) -> None:
         """Add a run."""
         if words:
-            self.starts.append(len(self.payload))
+            self.starts.append((0 if self.table is None else len(self.table)) + len(self.payload))
             self.targets.append(target)
             self.payload += words
 
@@ -31,9 +43,10 @@ class Changes:
         """Number of runs."""
         return len(self.starts)
 
-    def words(self) -> list[int]:
-        """The runs encoded for `kernels.reference_step.scatter_runs`."""
-        return [*self.starts, *self.targets, *self.payload]
+    def words(self) -> Words:
+        """The runs encoded for `kernels.reference_step.scatter_runs`, int32 [N]."""
+        places, payload = (np.array(words, np.int32) for words in ((*self.starts, *self.targets), self.payload))
+        return np.concatenate((places, payload) if self.table is None else (places, self.table, payload))
 
 
 class Arena:

@@ -1,7 +1,9 @@
 """A step in flight: its results are copied to the host asynchronously and read by `result`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +15,10 @@ from engine.execution.pooling import embedding_bytes
 from engine.execution.sampler import accepted_drafts
 from engine.request import TokenLogprob
 from engine.scheduling.plan import RowResult, StepResult
+
+_NOTHING_ELSE = RowResult()[4:]
+_row_result: Callable[[tuple[Any, ...]], RowResult] = partial(tuple.__new__, RowResult)
+"""A `RowResult` from a tuple of its fields, in half the time of the constructor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,12 @@ class DeviceStep:
     embeddings: Mapping[int, Tensor]
     fence: Fence
 
+    @property
+    def plain(self) -> bool:
+        """Whether each row has one token and nothing else as its result."""
+        drafted = len(self.tokens) > len(self.inputs.words)
+        return not drafted and self.scores is None and not self.prompt_scores and not self.embeddings
+
     def result(self) -> StepResult:
         """Wait for this step only.
 
@@ -52,6 +64,10 @@ class DeviceStep:
             self.fence.synchronize()
         rows = self.inputs.rows
         tokens, finite = self.tokens.tolist(), self.finite.tolist()
+        if self.plain:
+            places = self.inputs.places
+            results = [(tokens[i] if rows[i][3] else None, None, (), finite[i], *_NOTHING_ELSE) for i in places]
+            return StepResult(tuple(map(_row_result, results)))
         logprobs: list[TokenLogprob | None] = [None] * len(tokens)
         if self.scores is not None:
             for index, entry in zip(self.scored, self.scores.entries(self.tops), strict=True):

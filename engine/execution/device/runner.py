@@ -1,6 +1,6 @@
 """Executes a plan on a GPU asynchronously: the executor behind the scheduler."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
 from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, row_sizes
-from engine.execution.device.inputs import StepInputs, arrange, padding_rows, replayed_shape
+from engine.execution.device.inputs import StepInputs, arrange, continued, encoded, padding_rows, replayed_shape
 from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.outputs import Forwarded, SharedOutputs
 from engine.execution.device.pending import DeviceStep, PromptScores
@@ -22,7 +22,7 @@ from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
 from engine.scheduling.plan import BlockCopy, LaunchStats, StepPlan
 from kernels.layout import BLOCK_TOKENS
-from kernels.step import StepOps, StepShape, StepTensors
+from kernels.step import Row, StepOps, StepShape, StepTensors
 
 _SHARED = 4
 """Contexts of replayed steps may add up to this multiple of the KV memory: rows that share a prefix count it each."""
@@ -68,6 +68,8 @@ class DeviceRunner:
         self._graph_sizes = NO_GRAPHS
         self._graphs: dict[GraphKey, ReplayedStep] = {}
         self.launches = LaunchStats()
+        self._last: tuple[StepInputs, SamplingNeeds] | None = None
+        """The step that was launched last, unless its launch failed."""
 
     @property
     def async_depth(self) -> int:
@@ -86,7 +88,7 @@ class DeviceRunner:
         graphs: dict[GraphKey, ReplayedStep] = {}
         outputs: SharedOutputs | None = None
         for key in sizes.keys:
-            self._slots.load((), padding_rows(key))
+            self._slots.load((), encoded(padding_rows(key)))
             shape = replayed_shape(key, sizes)
             own = tensors.first(shape.rows, shape.tokens)
             outputs = outputs or SharedOutputs(self._forward(own, shape))
@@ -105,10 +107,10 @@ class DeviceRunner:
             return self._launch(plan)
 
     def _launch(self, plan: StepPlan) -> DeviceStep:
-        inputs = arrange(plan.rows, self._graph_sizes)
         self._copy_blocks(plan.copies)  # before anything that may fail, as a copy is not repeated
-        self._slots.load(inputs.rows, inputs.lines)
-        needs = sampling_needs(inputs.rows)
+        further = self._continue(plan)
+        inputs, needs = further or self._begin(plan)
+        self._last = None
         if inputs.key is None:
             tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
             draws = Draws.after_drafts(inputs.rows, inputs.lines, self._device) if plan.draft_tokens else None
@@ -116,10 +118,9 @@ class DeviceRunner:
         else:
             replayed = self._graphs[inputs.key]
             forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
-        prompt_scores = self._prompt_scores(inputs, forwarded.hidden)
+        prompt_scores = [] if further else self._prompt_scores(inputs, forwarded.hidden)
         drawn = self._draw(forwarded, inputs.shape, needs) if draw is None else draw()
-        ends = [line.first + row.tokens - 1 for row, line in zip(inputs.rows, inputs.lines, strict=False)]
-        embeddings = self._pooler.pool(inputs.rows, ends, forwarded.hidden)  # the last allocation that may fail
+        embeddings = {} if further else self._embeddings(inputs, forwarded.hidden)  # the last allocation that may fail
         self._slots.record_drawn(inputs.rows)
         fence = self._new_fence()
         step = DeviceStep(
@@ -134,8 +135,27 @@ class DeviceRunner:
             fence=fence,
         )
         fence.record()
-        self.launches = _counted(self.launches, inputs)
+        self.launches, self._last = _counted(self.launches, inputs), (inputs, needs)
         return step
+
+    def _begin(self, plan: StepPlan) -> tuple[StepInputs, SamplingNeeds]:
+        """Load a step."""
+        inputs = arrange(plan.rows, self._graph_sizes)
+        self._slots.load(inputs.rows, inputs.words)
+        return inputs, sampling_needs(inputs.rows)
+
+    def _continue(self, plan: StepPlan) -> tuple[StepInputs, SamplingNeeds] | None:
+        """Load a step of the rows of the last one, which was replayed, each one token further; None, with nothing
+        loaded, if it is another step."""
+        if self._last is None or plan.draft_tokens:
+            return None
+        last, needs = self._last
+        if needs.additions or needs.penalties:  # they change from token to token
+            return None
+        inputs = continued(last, plan.rows, self._graph_sizes)
+        if inputs is None or not self._slots.advance(inputs.rows, inputs.words):
+            return None
+        return inputs, needs
 
     def _capture(
         self, capture: Capture, tensors: StepTensors, shape: StepShape, outputs: SharedOutputs
@@ -159,6 +179,11 @@ class DeviceRunner:
         finite = draws.of_rows(self._step_ops.finite_rows(hidden, tensors.query_starts))
         return Forwarded(draws, hidden, finite, self._model.logits(hidden[draws.ends]))
 
+    def _embeddings(self, inputs: StepInputs, hidden: Tensor) -> Mapping[int, Tensor]:
+        """Embeddings of the prompts that the step completes, by index of their row."""
+        ends = [line.first + row.tokens - 1 for row, line in zip(inputs.rows, inputs.lines, strict=False)]
+        return self._pooler.pool(inputs.rows, ends, hidden)
+
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:
             sources = on_device([copy.source for copy in copies], torch.int64, self._device)
@@ -172,7 +197,7 @@ class DeviceRunner:
             top = row.request.params.prompt_logprobs
             if top is None or not row.request.wants_prompt_logprobs:
                 continue
-            first = inputs.lines[index].first
+            first = int(inputs.words[index, Row._fields.index("first")])
             predicted = on_device(predicted_prompt_tokens(row), torch.int64, self._device)
             for start in range(0, len(predicted), LOGPROB_ROWS):
                 tokens = predicted[start : start + LOGPROB_ROWS]

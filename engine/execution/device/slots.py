@@ -12,11 +12,12 @@ from torch import Tensor
 from engine.config import BLOCK_TOKENS, MOST_DRAFTS
 from engine.execution.device.arena import Arena, Changes
 from engine.execution.device.columns import COLUMN_WORDS, request_words, view_columns
+from engine.execution.device.inputs import RowWords
 from engine.execution.device.staging import Staging, fences_of
 from engine.execution.slots import uses_counts
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
-from kernels.step import COUNTING_WORDS, ROW_WORDS, Counting, Row, Sequences, StepOps, row_words
+from kernels.step import COUNTING_WORDS, ROW_WORDS, Counting, Sequences, StepOps
 
 
 class _Table(IntEnum):
@@ -34,13 +35,12 @@ class SlotState(NamedTuple):
     """Content of a slot on the device.
 
     `admissions` distinguishes a request from the same request before it was preempted, when it had other blocks. The
-    device has the first `tokens` tokens of its sequence, and `blocks`; the first `counted` tokens are in the counts.
+    device has `blocks`; the first `counted` tokens of the sequence are in the counts.
     """
 
     request: Request
     admissions: int
-    tokens: int = 0
-    blocks: tuple[int, ...] = ()
+    blocks: Sequence[int] = ()
     counted: int = 0
 
     def belongs_to(self, request: Request) -> bool:
@@ -50,10 +50,12 @@ class SlotState(NamedTuple):
 
 @dataclass(slots=True)
 class _Update:
-    """The changes of a step: words for the arena, states to record once the upload is launched, slots to count in."""
+    """The changes of a step: words for the arena, states and numbers of tokens to record once the upload is launched,
+    slots to count in."""
 
-    changes: Changes = field(default_factory=Changes)
+    changes: Changes
     states: dict[int, SlotState] = field(default_factory=dict)
+    tokens: dict[int, int] = field(default_factory=dict)
     countings: list[Counting] = field(default_factory=list)
     new_counts: list[int] = field(default_factory=list)
 
@@ -74,6 +76,8 @@ class DeviceSlots:
         self._ops = ops
         self._vocab_size = vocab_size
         self._states: list[SlotState | None] = [None] * num_slots
+        self._tokens = [0] * num_slots
+        """By slot, how many tokens of its sequence the device has."""
         shapes = {
             _Table.ROWS: (num_rows, ROW_WORDS),
             _Table.COUNTINGS: (num_slots, COUNTING_WORDS),
@@ -97,53 +101,75 @@ class DeviceSlots:
         self._counting = False
         self._staging = Staging(device, fences_of(device))
 
-    def load(self, rows: Sequence[ScheduledRow], lines: Sequence[Row]) -> None:
+    def load(self, rows: Sequence[ScheduledRow], words: RowWords) -> None:
         """Bring the slots of a step's rows up to date, and load the encoded rows.
 
         If it runs out of memory, nothing has changed.
         """
-        update = _Update()
-        update.changes.put(self._arena.place(_Table.ROWS, 0), row_words(lines))
+        update = self._update(words)
         for row in rows:
             self._load_row(row, update)
         if update.countings:
-            words = [word for counting in update.countings for word in counting]
-            update.changes.put(self._arena.place(_Table.COUNTINGS, 0), words)
+            counted = [word for counting in update.countings for word in counting]
+            update.changes.put(self._arena.place(_Table.COUNTINGS, 0), counted)
             counts = self._counts()
-        self._ops.scatter_runs(self._arena.words, self._staging.upload(update.changes.words()), update.changes.runs)
-        for slot, state in update.states.items():
-            self._states[slot] = state
+        self._apply(update)
         if update.countings:
             for slot in update.new_counts:
                 counts[slot].zero_()
             self._ops.count_tokens(counts, self.sequences.tokens, self._countings[: len(update.countings)])
 
+    def advance(self, rows: Sequence[ScheduledRow], words: RowWords) -> bool:
+        """`load` for rows of one token each, which the device has drawn, without counts. False, with nothing changed,
+        if a row is another one."""
+        update, states, known = self._update(words), self._states, self._tokens
+        for request, start, *_ in rows:
+            slot = request.slot
+            assert slot is not None
+            state = states[slot]
+            if state is None or state.request is not request or state.admissions != request.admissions:
+                return False
+            if known[slot] != start + 1:
+                return False
+            first = start // BLOCK_TOKENS
+            if request.block_table[first:] != state.blocks[first:]:
+                update.states[slot] = self._load_blocks(slot, state, start, update.changes)
+        self._apply(update)
+        return True
+
     def record_drawn(self, rows: Iterable[ScheduledRow]) -> None:
         """Record that the tokens sampled for these rows are on the device before anything launched later. Not those of
         rows with drafts: the host decides how many are accepted."""
-        for row in rows:
-            slot = row.request.slot
-            assert slot is not None
-            state = self._states[slot]
-            assert state is not None
-            if row.samples and not row.drafts:
-                tokens = row.start + row.tokens + 1
-                self._states[slot] = SlotState(state.request, state.admissions, tokens, state.blocks, state.counted)
+        for request, start, tokens, samples, drafts in rows:
+            if samples and not drafts:
+                assert request.slot is not None
+                self._tokens[request.slot] = start + tokens + 1
+
+    def _update(self, words: RowWords) -> _Update:
+        return _Update(Changes.of_table(self._arena.place(_Table.ROWS, 0), words.ravel()))
+
+    def _apply(self, update: _Update) -> None:
+        """Upload the changes, and record them."""
+        self._ops.scatter_runs(self._arena.words, self._staging.upload(update.changes.words()), update.changes.runs)
+        for slot, state in update.states.items():
+            self._states[slot] = state
+        for slot, tokens in update.tokens.items():
+            self._tokens[slot] = tokens
 
     def _load_row(self, row: ScheduledRow, update: _Update) -> None:
         request = row.request
         slot = request.slot
         assert slot is not None
-        state = self._states[slot]
+        state, known = self._states[slot], self._tokens[slot]
         if state is None or not state.belongs_to(request):
-            state = SlotState(request, request.admissions)
+            state, known = SlotState(request, request.admissions), 0
             for name, words in request_words(request, self._vocab_size).items():
                 update.changes.put(self._arena.place(self._column_tables[name], slot), words)
         end = row.start + row.tokens - len(row.drafts)
         if row.drafts:
             assert len(row.drafts) <= MOST_DRAFTS, f"{request.id} exceeds {MOST_DRAFTS} drafts"
             update.changes.put(self._arena.place(_Table.DRAFTS, slot), row.drafts)
-        state = self._load_tokens(slot, state, end, update.changes)
+        self._load_tokens(slot, request, known, end, update)
         state = self._load_blocks(slot, state, row.start, update.changes)
         if row.samples and uses_counts(request.params):
             if state.counted == 0:
@@ -153,26 +179,25 @@ class DeviceSlots:
         if state is not self._states[slot]:
             update.states[slot] = state
 
-    def _load_tokens(self, slot: int, state: SlotState, end: int, changes: Changes) -> SlotState:
-        """Upload the tokens before `end`. One sampled in the step before may be known to the device only."""
-        known = state.tokens
-        if end <= known:
-            return state
-        words = state.request.tokens[known:end]
-        assert known + len(words) == end, f"{state.request.id} has tokens that neither the host nor the device knows"
-        changes.put(self._arena.place(_Table.TOKENS, slot, known), words)
-        return state._replace(tokens=end)
+    def _load_tokens(self, slot: int, request: Request, known: int, end: int, update: _Update) -> None:
+        """Upload the tokens from `known` to before `end`. One sampled in the step before may be known to the device
+        only."""
+        if end > known:
+            words = request.tokens[known:end]
+            assert known + len(words) == end, f"{request.id} has tokens that neither the host nor the device knows"
+            update.changes.put(self._arena.place(_Table.TOKENS, slot, known), words)
+        update.tokens[slot] = max(known, end)
 
     def _load_blocks(self, slot: int, state: SlotState, start: int, changes: Changes) -> SlotState:
         """Upload what changed: blocks of computed tokens stay, those after them may be added, removed and replaced."""
         known = state.blocks
         first = min(start // BLOCK_TOKENS, len(known))
-        tail, known_tail = tuple(state.request.block_table[first:]), known[first:]
+        tail, known_tail = state.request.block_table[first:], list(known[first:])
         if tail == known_tail:
             return state
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tail, known_tail, strict=False)))
         changes.put(self._arena.place(_Table.BLOCK_TABLES, slot, first + same), tail[same:])
-        return state._replace(blocks=known[:first] + tail)
+        return state._replace(blocks=[*known[:first], *tail])
 
     def _counts(self) -> Tensor:
         if not self._counting:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -54,8 +56,8 @@ class Staging:
         self._words = torch.empty(_MIN_WORDS, dtype=torch.int32, device=device)
         self._turn = 0
 
-    def upload(self, words: Sequence[int]) -> Tensor:
-        """Signed 32-bit words as int32 [N] on the device."""
+    def upload(self, words: npt.NDArray[np.int32]) -> Tensor:
+        """Words [N] as int32 [N] on the device."""
         count = len(words)
         turn = self._turn
         self._fences[turn].synchronize()
@@ -65,7 +67,7 @@ class Staging:
         if count > len(self._hosts[turn]):
             self._hosts[turn] = self._host(_room_for(count))
         host, device = self._hosts[turn][:count], self._words[:count]
-        host.copy_(torch.tensor(words, dtype=torch.int32))
+        host.numpy()[:] = words
         device.copy_(host, non_blocking=True)
         self._fences[turn].record()
         self._turn = 1 - turn

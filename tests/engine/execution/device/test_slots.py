@@ -42,7 +42,7 @@ def slots(ops: RecordingOps) -> DeviceSlots:
 def step(slots: DeviceSlots, *rows: tuple[Request, int, int, bool], draw: int | None = 40) -> None:
     """Load rows (request, start, tokens, samples); those that sample draw the token `draw`, None for a failed step."""
     inputs = arrange([ScheduledRow(*row) for row in rows], GraphSizes((), (), 0))
-    slots.load(inputs.rows, inputs.lines)
+    slots.load(inputs.rows, inputs.words)
     if draw is not None:
         lines = slots.rows[: len(rows)]
         ReferenceStepOps().store_drawn(lines, torch.full((len(rows),), draw), slots.sequences.tokens)

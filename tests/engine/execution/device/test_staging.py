@@ -2,10 +2,11 @@
 
 import struct
 
+import numpy as np
 import pytest
 import torch
 
-from engine.execution.device.arena import Arena, Changes, float_word, long_words
+from engine.execution.device.arena import Arena, Changes, Words, float_word, long_words
 from engine.execution.device.staging import Staging
 
 CPU = torch.device("cpu")
@@ -24,27 +25,31 @@ class RecordingFence:
         self._log.append(("wait", self._name))
 
 
+def words(*numbers: int) -> Words:
+    return np.array(numbers, np.int32)
+
+
 def test_buffers_take_turns_and_one_is_waited_for_before_it_is_used_again() -> None:
     log: list[tuple[str, int]] = []
     names = iter(range(2))
     staging = Staging(CPU, lambda: RecordingFence(log, next(names)))
     for _ in range(3):
-        staging.upload([1, 2, 3])
+        staging.upload(words(1, 2, 3))
     assert log == [("wait", 0), ("record", 0), ("wait", 1), ("record", 1), ("wait", 0), ("record", 0)]
 
 
 def test_an_upload_leaves_the_one_before_it_on_the_host() -> None:
     staging = Staging(CPU, lambda: RecordingFence([], 0))
-    staging.upload([1, 2, 3])
-    staging.upload([4, 5, 6])
+    staging.upload(words(1, 2, 3))
+    staging.upload(words(4, 5, 6))
     assert [host[:3].tolist() for host in staging._hosts] == [[1, 2, 3], [4, 5, 6]]
 
 
 def test_uploads_of_any_size() -> None:
     staging = Staging(CPU, lambda: RecordingFence([], 0))
     for size in (1, 4096, 4097, 70_000, 2):
-        words = list(range(-5, size - 5))
-        assert staging.upload(words).tolist() == words
+        sent = words(*range(-5, size - 5))
+        assert staging.upload(sent).tolist() == sent.tolist()
 
 
 def test_changes_say_where_each_run_starts_and_goes() -> None:
@@ -53,7 +58,14 @@ def test_changes_say_where_each_run_starts_and_goes() -> None:
     changes.put(5, [])
     changes.put(20, (9,))
     assert changes.runs == 2
-    assert changes.words() == [0, 2, 100, 20, 7, 8, 9]
+    assert changes.words().tolist() == [0, 2, 100, 20, 7, 8, 9]
+
+
+def test_a_table_comes_before_the_other_changes() -> None:
+    changes = Changes.of_table(50, words(1, 2, 3))
+    changes.put(100, [7, 8])
+    assert changes.runs == 2
+    assert changes.words().tolist() == [0, 3, 50, 100, 1, 2, 3, 7, 8]
 
 
 def test_tables_of_an_arena_do_not_meet() -> None:
