@@ -1,6 +1,7 @@
 """Pinned staging buffers for uploads to the device."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -8,7 +9,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kernels.cpu.cores import usable_cores
+
 _MIN_WORDS = 4096
+_FEW_CORES = 4
 
 
 class Fence(Protocol):
@@ -32,8 +36,11 @@ class NoFence:
 
 
 def fences_of(device: torch.device) -> Callable[[], Fence]:
-    """The constructor of the device's fences."""
-    return torch.cuda.Event if device.type == "cuda" else NoFence
+    """The constructor of the device's fences. Waiting for one of a GPU takes a core for as long as it lasts, or, where
+    cores are few, a few microseconds more."""
+    if device.type != "cuda":
+        return NoFence
+    return partial(torch.cuda.Event, blocking=usable_cores() <= _FEW_CORES)
 
 
 def on_device(values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from engine.execution.device.arena import Arena, Changes, Words, float_word, long_words
-from engine.execution.device.staging import Staging
+from engine.execution.device.staging import Staging, fences_of
 
 CPU = torch.device("cpu")
 
@@ -27,6 +27,17 @@ class RecordingFence:
 
 def words(*numbers: int) -> Words:
     return np.array(numbers, np.int32)
+
+
+@pytest.mark.parametrize(("cores", "blocking"), [(2, True), (4, True), (16, False)])
+def test_waiting_for_a_gpu_takes_a_core_where_there_are_many(
+    monkeypatch: pytest.MonkeyPatch, cores: int, blocking: bool
+) -> None:
+    made: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "Event", lambda *, blocking: made.append(blocking))
+    monkeypatch.setattr("engine.execution.device.staging.usable_cores", lambda: cores)
+    fences_of(torch.device("cuda", 0))()
+    assert made == [blocking]
 
 
 def test_buffers_take_turns_and_one_is_waited_for_before_it_is_used_again() -> None:
