@@ -62,6 +62,11 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return functional.silu(gate) * up
 
 
+def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
+    """x times the sigmoid of the gate, both [T, N]."""
+    return x * gate.sigmoid()
+
+
 def gelu_mul(gate_up: Tensor) -> Tensor:
     """GELU of the first half of [T, 2F], in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), times the second
     half."""

@@ -126,10 +126,6 @@ def _check_gpu(config: ModelConfig) -> None:
         raise UnsupportedCheckpoint(
             "experts: norms and scales of experts are not computed on a GPU yet; use device cpu"
         )
-    if config.linear is not None:
-        raise UnsupportedCheckpoint("linear attention: gated delta nets are not computed on a GPU yet; use device cpu")
-    if config.attention_gate:
-        raise UnsupportedCheckpoint("attention_gate: gated attention is not computed on a GPU yet; use device cpu")
     for field, what in _NOT_ON_GPU.items():
         if getattr(config, field):
             raise UnsupportedCheckpoint(f"{field}: {what} on a GPU yet; use device cpu")

@@ -8,11 +8,13 @@ from torch import Tensor
 
 from kernels import gpu_formats
 from kernels.arrays import Array
+from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    DeltaWeights,
     Embedding,
     ExpertWeights,
     HeadNorms,
@@ -22,7 +24,19 @@ from kernels.ops import (
     SamplingColumns,
 )
 from kernels.reference_ops import ReferenceOps
-from kernels.triton import activation, attention, blocks, embedding, logprobs, mixture, norms, packing, rotary, sampling
+from kernels.triton import (
+    activation,
+    attention,
+    blocks,
+    delta,
+    embedding,
+    logprobs,
+    mixture,
+    norms,
+    packing,
+    rotary,
+    sampling,
+)
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 from kernels.weights import DENSE, KVScales, StoredWeight
 
@@ -70,6 +84,19 @@ class TritonOps(ReferenceOps):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_mul(gate_up)
+
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
+        return activation.sigmoid_mul(x, gate)
+
+    def gated_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
+    ) -> Tensor:
+        return delta.gated_delta(mixed, gates, weights, place, states, eps)
+
+    def settle_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
+    ) -> None:
+        delta.settle_delta(mixed, gates, weights, place, states, settled)
 
     def stack_experts(self, experts: Sequence[MlpWeights]) -> Sequence[MlpWeights]:
         return mixture.StackedExperts(experts, self.dtype)

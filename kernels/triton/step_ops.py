@@ -64,5 +64,8 @@ class TritonStepOps:
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
         step.store_drawn(rows, drawn, tokens)
 
+    def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
+        return step.settled_tokens(rows, drafts, last, drawn)
+
     def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
         step.count_tokens(counts, tokens, countings)
