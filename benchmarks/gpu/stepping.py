@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
-from engine.execution.device.graphs import Capture, CudaCapture
+from engine.execution.device.graphs import CudaCapture
 from engine.execution.device.runner import DeviceRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
@@ -72,7 +72,7 @@ class DeviceClock:
 
 
 class Stepper:
-    """Requests of one model on one device. Decode steps are replayed as `capture` says, or after `record`.
+    """Requests of one model on one device. Decode steps are replayed after `record`.
 
     `clock`: None, or what the steps to come are timed with.
     """
@@ -86,7 +86,6 @@ class Stepper:
         window: int,
         step_tokens: int,
         chunk_tokens: int | None = None,
-        capture: Capture | None = None,
     ) -> None:
         config = SchedulerConfig(
             max_running=slots,
@@ -98,8 +97,6 @@ class Stepper:
         self.model = model
         self.pool = BlockPool(num_blocks)
         self.runner = DeviceRunner(model, TritonStepOps(), num_blocks=num_blocks, num_slots=slots, max_model_len=window)
-        if capture is not None:
-            self.runner.capture_graphs(capture)
         self.scheduler = Scheduler(config, KVCacheManager(self.pool), window)
         self.scheduler.async_depth = self.runner.async_depth
         self.clock: DeviceClock | None = None

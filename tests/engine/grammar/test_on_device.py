@@ -19,6 +19,7 @@ from engine.speculation.policy import FixedDepth
 from engine.speculation.speculator import Speculator
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import (
+    DRAFT_GRAPHS,
     ON_GPU,
     REFERENCE,
     REFERENCE_GRAPHS,
@@ -87,7 +88,7 @@ def test_answers_are_those_without_drafts(
     model: Transformer, compiler: GrammarCompiler, expected: dict[str, Generated], kind: str
 ) -> None:
     speculator = Speculator([proposer_of(kind, expected)], FixedDepth(4))
-    harness = Harness(model, make_runner=REFERENCE_GRAPHS, speculator=speculator)
+    harness = Harness(model, make_runner=DRAFT_GRAPHS, speculator=speculator)
     assert_same(run(harness, compiler, preempt_every=3), expected)
 
 
