@@ -89,7 +89,7 @@ def _check_rows(stage: Stage, of: str, shape: DeltaShape, dtype: torch.dtype) ->
     states = _states(memory, rows, saves)
     with poisoned_memory():
         actual = delta.gated_delta(mixed, gates, weights, 0, states, _EPS)
-        delta.settle_delta(mixed, gates, weights, 0, states, settled.to(stage.device))
+        delta.settle_delta(mixed[:5], gates[:5], weights, 0, states, settled.to(stage.device))
     of_host = mixed.cpu(), gates.cpu(), 0, _states(on_host, rows, saves), shape, vectors, _EPS
     expected = advance_rows(*of_host)
     advance_rows(*of_host, settled)
