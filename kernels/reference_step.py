@@ -123,6 +123,9 @@ class ReferenceStepOps:
     def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor:
         return finite_rows(hidden, query_starts)
 
+    def mask_rows(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        reference.mask_rows(logits, rows, bits)
+
     def sample_slots(
         self,
         logits: Tensor,

@@ -175,6 +175,8 @@ class StepOps(Protocol):
 
     def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor: ...
 
+    def mask_rows(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None: ...
+
     def sample_slots(
         self,
         logits: Tensor,

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,7 +176,7 @@ def load(
         eos_token_ids,
         int(time.time()),
         checkpoint_version(path),
-        None if ops.on_gpu else _grammars(text, model_config.vocab_size, eos_token_ids),
+        _grammars(text, model_config.vocab_size, eos_token_ids),
         config.prefix_cache,
         _sampling_defaults(config, name, checkpoint),
         model_details(path, checkpoint, config.quantize, pool),
@@ -342,10 +343,13 @@ def _runner(
 
 
 def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "GrammarCompiler | None":
-    """None for a model without an end token: it could not signal that the text is complete."""
+    """None for a model without an end token: it could not signal that the text is complete. None, too, on a machine for
+    kernels alone, which has no llguidance."""
     if not eos_token_ids:
         return None
-    # Imported for models that take grammars: a machine for kernels alone has no llguidance.
+    if find_spec("llguidance") is None:
+        logger.warning("llguidance is not installed: no grammars")
+        return None
     from engine.grammar.compiler import GrammarCompiler
     from engine.grammar.vocabulary import LibraryVocabulary
 

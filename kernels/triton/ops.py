@@ -37,7 +37,6 @@ from kernels.triton import (
     rotary,
     sampling,
 )
-from kernels.triton.bitmask import mask_logits
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 from kernels.weights import DENSE, KVScales, StoredWeight
 
@@ -155,9 +154,6 @@ class TritonOps(ReferenceOps):
     def _scales(self, of_layer: KVScales | None) -> KVScales | None:
         """Scales of a layer's KV; None if it is not in fp8."""
         return None if self.kv_scales is None else of_layer or self.kv_scales
-
-    def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
-        mask_logits(logits, bitmask)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sampling.sample(logits, columns)

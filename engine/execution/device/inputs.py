@@ -86,6 +86,8 @@ def continued(last: StepInputs, planned: Sequence[ScheduledRow], graphs: GraphSi
     for (request, start, tokens, samples, drafts), before in zip(rows, last.rows, strict=True):
         if request is not before[0] or start != before[1] + 1 or tokens != 1 or not samples or drafts:
             return None
+        if not before[3]:  # a prompt's last chunk but one; what its sampling needs was not looked at
+            return None
     words = last.words.copy()
     words[: len(rows), _START] += 1
     return replace(last, rows=rows, words=words, context_tokens=context_tokens)

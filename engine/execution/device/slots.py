@@ -151,13 +151,13 @@ class DeviceSlots:
         self._apply(update)
         return True
 
-    def record_drawn(self, rows: Iterable[ScheduledRow]) -> None:
+    def record_drawn(self, rows: Iterable[ScheduledRow], words: RowWords) -> None:
         """Record that the tokens sampled for these rows are on the device before anything launched later. Not those of
-        rows with drafts: the host decides how many are accepted."""
-        for request, start, tokens, samples, drafts in rows:
+        rows with drafts: the host decides how many are accepted. The slots are those that were loaded: a request may
+        have left its own by now."""
+        for (_, start, tokens, samples, drafts), slot in zip(rows, words[:, 0].tolist(), strict=False):
             if samples and not drafts:
-                assert request.slot is not None
-                self._tokens[request.slot] = start + tokens + 1
+                self._tokens[slot] = start + tokens + 1
 
     def _update(self, words: RowWords) -> _Update:
         return _Update(Changes.of_table(self._arena.place(_Table.ROWS, 0), words.ravel()))
