@@ -82,7 +82,7 @@ def fill(harness: Harness) -> None:
 
 @pytest.mark.parametrize(
     ("family", "make_runner"),
-    [("qwen3_5", TRITON), ("qwen3_next", TRITON_GRAPHS), pytest.param("qwen3_next", *ON_GPU.values, marks=NEEDS_GPU)],
+    [("qwen3_5", TRITON_GRAPHS), ("qwen3_next", TRITON), pytest.param("qwen3_next", *ON_GPU.values, marks=NEEDS_GPU)],
 )
 def test_tritons_kernels_give_the_text_of_the_cpu(tmp_path: Path, family: TinyFamily, make_runner: MakeRunner) -> None:
     folder = tiny(tmp_path, family)
