@@ -12,6 +12,9 @@ from engine.execution.device.graphs import CudaCapture
 from engine.execution.device.runner import DeviceRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
+from engine.memory.kv_memory import SAVED_STATES
+from engine.memory.sequence_states import SequenceStates
+from engine.memory.state_pool import StatePool
 from engine.models.transformer import Transformer
 from engine.request import Request, SamplingParams, ServiceClass, TokenDelta
 from engine.scheduling.plan import PendingStep, StepPlan
@@ -96,8 +99,17 @@ class Stepper:
         )
         self.model = model
         self.pool = BlockPool(num_blocks)
-        self.runner = DeviceRunner(model, TritonStepOps(), num_blocks=num_blocks, num_slots=slots, max_model_len=window)
-        self.scheduler = Scheduler(config, KVCacheManager(self.pool), window)
+        self.states = None if model.config.linear is None else StatePool((1 + SAVED_STATES) * slots, slots)
+        self.runner = DeviceRunner(
+            model,
+            TritonStepOps(),
+            num_blocks=num_blocks,
+            num_slots=slots,
+            max_model_len=window,
+            num_states=0 if self.states is None else self.states.num_slots,
+        )
+        states = None if self.states is None else SequenceStates(self.states)
+        self.scheduler = Scheduler(config, KVCacheManager(self.pool, states=states), window)
         self.scheduler.async_depth = self.runner.async_depth
         self.clock: DeviceClock | None = None
         self._flights: deque[_Flight] = deque()

@@ -2,8 +2,8 @@
 `kernels.reference_delta.advance_rows`. Letters in shapes: `kernels.delta`.
 
 Three launches: inputs (convolution, norms, gates), the delta rule, and the gated norm of what it read. The rule goes
-through the tokens of a row one by one, and products and sums are not fused: a row has the same bits in chunks of any
-size, alone and among others, and when its drafts are settled.
+through the tokens of a row one by one, and the compiler fuses no product with a sum: a row has the same bits in chunks
+of any size, alone and among others, and when its drafts are settled.
 """
 
 from collections.abc import Mapping
@@ -248,7 +248,7 @@ def delta_rule_kernel(
                 numbers *= decay
                 found = tl.sum(numbers * keys[:, None], axis=0)
                 change = (values - found) * beta
-                numbers += keys[:, None] * change[None, :]
+                numbers = tl.fma(keys[:, None], change[None, :], numbers)
                 if settled is None:
                     read = tl.sum(numbers * query[:, None], axis=0)
                     tl.store(out + token.to(tl.int64) * (VALUE_HEADS * VALUE_DIM), read)

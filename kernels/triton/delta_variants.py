@@ -37,7 +37,7 @@ def _of_shape(dtype: str, name: str, shape: DeltaShape) -> list[KernelVariant]:
                 **dict.fromkeys(("rows", "token_rows"), "*i32"),
                 **dict.fromkeys(("memory", "convolution", "decay_rate", "step_bias", "output", "gating"), "*fp32"),
                 "tokens": "i32",
-                "slot_stride": "i64",
+                "slot_stride": "i32",
             },
             constexprs=_without_warps(launch.inputs),
             aligned=frozenset(
@@ -75,7 +75,7 @@ def _rule(dtype: str, name: str, shape: DeltaShape, *, settles: bool) -> KernelV
             **dict.fromkeys(("inputs", "gating", "memory", "output"), "*fp32"),
             "mixed": f"*{dtype}",
             **dict.fromkeys(("rows", "saves", *(("settled",) if settles else ())), "*i32"),
-            "slot_stride": "i64",
+            "slot_stride": "i32",
         },
         constexprs=absent | _without_warps(launch.rule),
         aligned=frozenset({"inputs", "gating", "memory", "output", "mixed", "rows", "saves", "slot_stride"}),

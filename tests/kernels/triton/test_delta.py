@@ -88,7 +88,9 @@ class Net:
         return delta.gated_delta(mixed, gates, self.weights, PLACE, self.states(rows, self.memory), EPS)
 
     def settle(self, settled: Sequence[int], *rows: Planned) -> None:
-        mixed, gates = self.inputs(rows)
+        """From the inputs of the rows up to the last one with drafts."""
+        last = max(index for index, row in enumerate(rows) if row.drafts)
+        mixed, gates = self.inputs(rows[: last + 1])
         counts = torch.tensor(settled, dtype=torch.int32, device=DEVICE)
         delta.settle_delta(mixed, gates, self.weights, PLACE, self.states(rows, self.memory), counts)
 
