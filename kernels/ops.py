@@ -133,7 +133,7 @@ class Embedding(Protocol):
 HeadNorms = weights.HeadNorms[Tensor]
 LatentWeights = weights.LatentWeights[Tensor, Linear]
 LayerWeights = weights.LayerWeights[Tensor, Linear]
-ExpertWeights = weights.ExpertWeights[Linear]
+ExpertWeights = weights.ExpertWeights[Tensor, Linear]
 ExpertNorms = weights.ExpertNorms[Tensor]
 LayerInput = weights.LayerInput[Tensor, Linear]
 LayerInputs = weights.LayerInputs[Tensor, Linear, Embedding]
