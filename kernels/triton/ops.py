@@ -122,8 +122,7 @@ class TritonOps(ReferenceOps):
         scales: KVScales | None = None,
     ) -> Tensor:
         assert isinstance(plan, TritonPlan)
-        assert sinks is None, "the loader refuses sinks on a GPU"
-        return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap)
+        return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap, sinks)
 
     def _scales(self, of_layer: KVScales | None) -> KVScales | None:
         """Scales of a layer's KV; None if it is not in fp8."""
