@@ -170,6 +170,8 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor: ...
 
+    def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor: ...
+
     def mixture(
         self,
         weights: ExpertWeights,
@@ -179,8 +181,7 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         expert_tokens: Tensor,
         routed: Tensor | None = None,
     ) -> Tensor:
-        """The experts' part of a mixture. `routed`: the router's input, where it is not x. A GPU does not count
-        tokens."""
+        """The experts' part of a mixture. `routed`: the router's input, where it is not x."""
         ...
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:

@@ -25,6 +25,7 @@ from kernels.ops import (
 from kernels.reference import (
     add_rms_norm,
     attend,
+    clamped_swiglu_mul,
     clear_blocks,
     copy_blocks,
     edit_logits,
@@ -143,6 +144,9 @@ class ReferenceOps:
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return gelu_mul(gate_up)
+
+    def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor:
+        return clamped_swiglu_mul(gate_up)
 
     def mixture(
         self,

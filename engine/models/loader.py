@@ -33,7 +33,6 @@ from kernels.arrays import FLOAT32, Array, Dtype
 from kernels.cpu.native_ops import NativeOps
 from kernels.weights import (
     DENSE,
-    PLAIN_ROUTING,
     DeltaVectors,
     DeltaWeights,
     E,
@@ -117,11 +116,7 @@ def _check_gpu(config: ModelConfig) -> None:
     UnsupportedCheckpoint: the model needs an op that the GPU's kernels do not have."""
     if config.latent is not None:
         raise UnsupportedCheckpoint("latent attention is not computed on a GPU; use device cpu")
-    if config.attention_sinks:
-        raise UnsupportedCheckpoint("attention_sinks: attention on a GPU has no sinks; use device cpu")
     experts = config.experts
-    if experts is not None and (experts.bias or experts.choice_bias or experts.rule != PLAIN_ROUTING):
-        raise UnsupportedCheckpoint("experts: a GPU computes softmax routers without biases alone; use device cpu")
     if experts is not None and (experts.own_norms or experts.share_scale):
         raise UnsupportedCheckpoint(
             "experts: norms and scales of experts are not computed on a GPU yet; use device cpu"

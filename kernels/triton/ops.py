@@ -72,6 +72,9 @@ class TritonOps(ReferenceOps):
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_mul(gate_up)
 
+    def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.clamped_swiglu_mul(gate_up)
+
     def stack_experts(self, experts: Sequence[MlpWeights]) -> Sequence[MlpWeights]:
         return mixture.StackedExperts(experts, self.dtype)
 
@@ -85,7 +88,7 @@ class TritonOps(ReferenceOps):
         routed: Tensor | None = None,
     ) -> Tensor:
         assert routed is None, "a router with an input of its own"
-        return mixture.mixture(weights, x, slot_mapping, multiply)
+        return mixture.mixture(weights, x, slot_mapping, multiply, expert_tokens)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)

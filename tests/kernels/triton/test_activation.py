@@ -1,5 +1,7 @@
 """The MLP's gate equals the reference."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -18,6 +20,16 @@ def test_silu_mul(dtype: torch.dtype, rows: int, width: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 1025), (0, 64)])
+def test_clamped_swiglu_mul(dtype: torch.dtype, rows: int, width: int) -> None:
+    """Halves within the limits, and beyond them on both sides."""
+    gate_up = random(rows, 2 * width, dtype=dtype) * 6
+    actual = activation.clamped_swiglu_mul(gate_up)
+    assert actual.shape == (rows, width)
+    assert_close(actual, reference.clamped_swiglu_mul(gate_up.float()).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_gates_far_out(dtype: torch.dtype) -> None:
     """exp overflows on one side and vanishes on the other; neither gives a NaN."""
     gates = torch.tensor([-60_000.0, -200.0, -88.0, -17.0, 0.0, 17.0, 88.0, 200.0])
@@ -27,7 +39,8 @@ def test_gates_far_out(dtype: torch.dtype) -> None:
     assert_close(actual, reference.silu_mul(gate_up))
 
 
-def test_broken_numbers_stay_where_they_are() -> None:
+@pytest.mark.parametrize("multiply", [activation.silu_mul, activation.clamped_swiglu_mul])
+def test_broken_numbers_stay_where_they_are(multiply: Callable[[torch.Tensor], torch.Tensor]) -> None:
     gate_up = random(2, 12, dtype=torch.float32)
     gate_up[0, 1], gate_up[1, 6 + 4] = torch.nan, torch.nan
-    assert activation.silu_mul(gate_up).isnan().nonzero().tolist() == [[0, 1], [1, 4]]
+    assert multiply(gate_up).isnan().nonzero().tolist() == [[0, 1], [1, 4]]
