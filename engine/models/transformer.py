@@ -248,8 +248,7 @@ class Transformer:
         latent = layer.qkv if isinstance(layer.qkv, LatentWeights) else None
         if config.score_scale is not None:  # `attend` divides by the root
             query = scaled(query, config.score_scale * math.sqrt(query.shape[-1]))
-        cap, sinks = config.attention_softcap, None if layer.sinks is None else tensor_of(layer.sinks)
-        attended = ops.attend(query, kv_layer, plan, window, cap, sinks, layer.kv_scales)
+        attended = ops.attend(query, kv_layer, plan, window, config.attention_softcap, layer.sinks, layer.kv_scales)
         if latent is not None:
             of_heads = attended[:, :, latent.rotated :].unbind(1)
             attended = torch.cat([value(x) for value, x in zip(latent.of_values, of_heads, strict=True)], dim=1)

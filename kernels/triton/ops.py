@@ -98,6 +98,9 @@ class TritonOps(ReferenceOps):
     ) -> None:
         delta.settle_delta(mixed, gates, weights, place, states, settled)
 
+    def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.clamped_swiglu_mul(gate_up)
+
     def stack_experts(self, experts: Sequence[MlpWeights]) -> Sequence[MlpWeights]:
         return mixture.StackedExperts(experts, self.dtype)
 
@@ -111,7 +114,7 @@ class TritonOps(ReferenceOps):
         routed: Tensor | None = None,
     ) -> Tensor:
         assert routed is None, "a router with an input of its own"
-        return mixture.mixture(weights, x, slot_mapping, multiply)
+        return mixture.mixture(weights, x, slot_mapping, multiply, expert_tokens)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
@@ -148,8 +151,7 @@ class TritonOps(ReferenceOps):
         scales: KVScales | None = None,
     ) -> Tensor:
         assert isinstance(plan, TritonPlan)
-        assert sinks is None, "the loader refuses sinks on a GPU"
-        return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap)
+        return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap, sinks)
 
     def _scales(self, of_layer: KVScales | None) -> KVScales | None:
         """Scales of a layer's KV; None if it is not in fp8."""

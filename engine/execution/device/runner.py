@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from engine.execution.device.counts import DeviceCounts
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
 from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, graph_sizes, row_sizes
@@ -66,6 +67,7 @@ class DeviceRunner:
         self._vocab_size = model.config.vocab_size
         self._context_tokens = min(_SHARED * num_blocks * BLOCK_TOKENS, num_slots * max_model_len)
         self._new_fence = fences_of(self._device)
+        self._expert_tokens = DeviceCounts(model.expert_tokens)
         with torch.inference_mode():
             self._kv = model.allocate_kv(num_blocks)
             self._states = StateMemory(model.allocate_states(num_states)) if num_states else None
@@ -95,6 +97,10 @@ class DeviceRunner:
     @property
     def takes_drafts(self) -> bool:
         return True
+
+    @property
+    def expert_tokens(self) -> tuple[int, ...]:
+        return self._expert_tokens.read()
 
     @torch.inference_mode()
     def capture_graphs(self, capture: Capture, *, drafts: bool = False) -> None:
