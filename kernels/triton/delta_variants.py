@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from kernels.delta import DeltaShape
 from kernels.triton import activation, delta
+from kernels.triton.delta_launch import launch_of
 from kernels.triton.tiles import MOVED_TILE, warps_for
 from kernels.triton.variants import KernelVariant
 
@@ -27,7 +28,7 @@ def delta_variants() -> list[KernelVariant]:
 
 
 def _of_shape(dtype: str, name: str, shape: DeltaShape) -> list[KernelVariant]:
-    launch = delta.launch_of(shape)
+    launch = launch_of(shape)
     return [
         KernelVariant(
             name=f"delta-inputs-{dtype}-{name}",
@@ -66,7 +67,7 @@ def _of_shape(dtype: str, name: str, shape: DeltaShape) -> list[KernelVariant]:
 
 
 def _rule(dtype: str, name: str, shape: DeltaShape, *, settles: bool) -> KernelVariant:
-    launch = delta.launch_of(shape)
+    launch = launch_of(shape)
     absent: dict[str, object] = {} if settles else {"settled": None}
     return KernelVariant(
         name=f"delta-rule-{dtype}-{name}" + ("-settled" if settles else ""),

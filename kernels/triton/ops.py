@@ -28,7 +28,7 @@ from kernels.triton import (
     activation,
     attention,
     blocks,
-    delta,
+    delta_launch,
     embedding,
     logprobs,
     mixture,
@@ -91,12 +91,12 @@ class TritonOps(ReferenceOps):
     def gated_delta(
         self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
     ) -> Tensor:
-        return delta.gated_delta(mixed, gates, weights, place, states, eps)
+        return delta_launch.gated_delta(mixed, gates, weights, place, states, eps)
 
     def settle_delta(
         self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
     ) -> None:
-        delta.settle_delta(mixed, gates, weights, place, states, settled)
+        delta_launch.settle_delta(mixed, gates, weights, place, states, settled)
 
     def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.clamped_swiglu_mul(gate_up)

@@ -15,7 +15,7 @@ from kernels.ops import DeltaWeights
 from kernels.reference_delta import advance_rows
 from kernels.reference_ops import ReferenceLinear
 from kernels.step import ROW_WORDS, SAVE_WORDS, Row, RowSave, row_words
-from kernels.triton import activation, delta
+from kernels.triton import activation, delta_launch
 from kernels.weights import DeltaVectors
 from kernels.weights import DeltaWeights as Weights
 
@@ -88,8 +88,8 @@ def _check_rows(stage: Stage, of: str, shape: DeltaShape, dtype: torch.dtype) ->
     settled = torch.tensor([1, 2, 1, chunk, 3], dtype=torch.int32)
     states = _states(memory, rows, saves)
     with poisoned_memory():
-        actual = delta.gated_delta(mixed, gates, weights, 0, states, _EPS)
-        delta.settle_delta(mixed[:5], gates[:5], weights, 0, states, settled.to(stage.device))
+        actual = delta_launch.gated_delta(mixed, gates, weights, 0, states, _EPS)
+        delta_launch.settle_delta(mixed[:5], gates[:5], weights, 0, states, settled.to(stage.device))
     of_host = mixed.cpu(), gates.cpu(), 0, _states(on_host, rows, saves), shape, vectors, _EPS
     expected = advance_rows(*of_host)
     advance_rows(*of_host, settled)
@@ -107,14 +107,14 @@ def _check_bits(stage: Stage, of: str, shape: DeltaShape, dtype: torch.dtype) ->
     mixed, gates = _inputs(stage, shape, tokens, dtype)
     weights = _weights(stage, shape)
     whole, parts = (torch.full((2, 1, shape.words), torch.nan, device=stage.device) for _ in range(2))
-    expected = delta.gated_delta(mixed, gates, weights, 0, _states(whole, [Row(0, 0, tokens, 0, 1, 0, 0)]), _EPS)
+    expected = delta_launch.gated_delta(mixed, gates, weights, 0, _states(whole, [Row(0, 0, tokens, 0, 1, 0, 0)]), _EPS)
     outputs, single = [], tokens // 2
     for start in range(single):
         one = slice(start, start + 1)
         rows = [Row(0, start, 1, 0, 1, 0, 0)]
-        outputs.append(delta.gated_delta(mixed[one], gates[one], weights, 0, _states(parts, rows), _EPS))
+        outputs.append(delta_launch.gated_delta(mixed[one], gates[one], weights, 0, _states(parts, rows), _EPS))
     rows = [Row(1, 0, single, 0, 1, 0, 1), Row(0, single, tokens - single, 0, 1, single, 0)]
-    outputs.append(delta.gated_delta(mixed, gates, weights, 0, _states(parts, rows), _EPS)[single:])
+    outputs.append(delta_launch.gated_delta(mixed, gates, weights, 0, _states(parts, rows), _EPS)[single:])
     stage.checked(f"delta net in chunks, {of}", share_that_differs(torch.cat(outputs), expected), 0.0)
     stage.checked(f"states after chunks, {of}", share_that_differs(parts[0], whole[0]), 0.0)
 

@@ -4,8 +4,9 @@ import pytest
 
 from engine.execution.device.graphs import GraphKey, GraphSizes, graph_sizes, row_sizes
 from engine.execution.device.inputs import arrange, continued, padding_rows, replayed_shape
+from engine.memory.sequence_states import StateSave
 from engine.scheduling.plan import ScheduledRow
-from kernels.step import Row
+from kernels.step import Row, RowSave
 from tests.engine.execution.device.harness import running_request
 
 SIZES = GraphSizes(row_sizes(16), 1000, drafted_rows=row_sizes(16), drafted_tokens=(4,), max_tokens=64)
@@ -107,3 +108,23 @@ def test_drafts_have_graphs_of_few_rows() -> None:
 def test_filling_lies_row_after_row() -> None:
     assert [row.first for row in padding_rows(GraphKey(3, 4))] == [0, 4, 8]
     assert {row.tokens for row in padding_rows(GraphKey(3, 4))} == {4}
+
+
+def test_saves_of_states_lie_row_after_row() -> None:
+    planned = rows((32, 1), (0, 40), (9, 1))
+    for row in planned:
+        row.request.state = 10 + (row.request.slot or 0)
+    saves = [StateSave(planned[1].request, 32, 5), StateSave(planned[0].request, 33, 4)]
+    inputs = arrange(planned, SIZES, [*saves, StateSave(planned[1].request, 16, 6)])
+    assert [(line.state, line.saves) for line in inputs.lines] == [(12, 0), (10, 1), (11, 3)]
+    assert inputs.saves == [RowSave(1, 4), RowSave(16, 6), RowSave(32, 5)]
+    assert padding_rows(GraphKey(1, 1))[0].state == -1
+
+
+def test_tokens_up_to_the_last_row_with_drafts() -> None:
+    planned = rows((30, 3), (0, 7), (9, 1), (40, 1))
+    assert arrange(planned, SIZES).drafted_tokens == 0
+    planned[0] = planned[0]._replace(drafts=(7, 8))
+    inputs = arrange(planned, SIZES)
+    assert [row.tokens for row in inputs.rows] == [1, 3, 1, 7]
+    assert inputs.drafted_tokens == 4
