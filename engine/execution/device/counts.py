@@ -13,7 +13,9 @@ class DeviceCounts:
 
     def __init__(self, counts: Tensor) -> None:
         self._counts = counts
-        self._stream = torch.cuda.Stream(counts.device) if counts.is_cuda and len(counts) else None
+        self._stream: torch.cuda.Stream | None = None
+        if counts.is_cuda and len(counts):
+            self._stream = torch.cuda.Stream(counts.device)  # type: ignore[no-untyped-call]
         self._last = (0,) * len(counts)
 
     def read(self) -> tuple[int, ...]:
