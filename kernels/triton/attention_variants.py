@@ -24,7 +24,7 @@ from kernels.triton.variants import KernelVariant
 _BF16, _FP16, _FP8 = "bf16", "fp16", "fp8e4nv"
 _BYTES = {_BF16: 2, _FP16: 2, _FP8: 1}
 
-_TYPES = {
+TYPES = {
     "partials": "*fp32",
     "partial_sums": "*fp32",
     "block_tables": "*i32",
@@ -40,7 +40,7 @@ _TYPES = {
     "scale": "fp32",
     "value_scale": "fp32",
 }
-_ALIGNED = frozenset({"query", "kv_layer", "output", "partials", "partial_sums", "block_stride"})
+ALIGNED = frozenset({"query", "kv_layer", "output", "partials", "partial_sums", "block_stride"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,14 @@ def _counting() -> KernelVariant:
 
 
 def _variant(name: str, kernel: Any, launch: Launch, types: Mapping[str, str], **promises: bool) -> KernelVariant:
-    known = {**_TYPES, **types}
+    known = {**TYPES, **types}
     signature = {argument: known[argument] for argument in kernel.arg_names if argument not in launch.constexprs}
     return KernelVariant(
         name,
         kernel,
         signature,
         launch.constexprs,
-        frozenset(_ALIGNED & signature.keys()),
+        frozenset(ALIGNED & signature.keys()),
         launch.num_warps,
         launch.num_stages,
         launch.programs,

@@ -16,14 +16,28 @@ from kernels.ops import (
     Embedding,
     ExpertWeights,
     HeadNorms,
+    LatentWeights,
     Linear,
     MlpWeights,
     RopeRows,
     SamplingColumns,
 )
 from kernels.reference_ops import ReferenceOps
-from kernels.triton import activation, attention, blocks, embedding, logprobs, mixture, norms, packing, rotary, sampling
+from kernels.triton import (
+    activation,
+    attention,
+    blocks,
+    embedding,
+    latents,
+    logprobs,
+    mixture,
+    norms,
+    packing,
+    rotary,
+    sampling,
+)
 from kernels.triton.bitmask import mask_logits
+from kernels.triton.by_head import HeadLinears
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 from kernels.weights import DENSE, KVScales, StoredWeight
 
@@ -124,6 +138,29 @@ class TritonOps(ReferenceOps):
         assert isinstance(plan, TritonPlan)
         assert sinks is None, "the loader refuses sinks on a GPU"
         return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap)
+
+    def stack_heads(self, linears: Sequence[Linear]) -> Sequence[Linear]:
+        return HeadLinears(linears)
+
+    def latent_queries(
+        self,
+        weights: LatentWeights,
+        query: Tensor,
+        down: Tensor,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        return latents.latent_queries(weights, query, down, rope, kv_layer, slot_mapping)
+
+    def attend_latents(
+        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, rotated: int, scale: float
+    ) -> Tensor:
+        assert isinstance(plan, TritonPlan)
+        return latents.attend_latents(query, kv_layer, plan, rotated, scale)
+
+    def latent_values(self, weights: LatentWeights, means: Tensor) -> Tensor:
+        return latents.latent_values(weights, means)
 
     def _scales(self, of_layer: KVScales | None) -> KVScales | None:
         """Scales of a layer's KV; None if it is not in fp8."""

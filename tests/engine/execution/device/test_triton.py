@@ -34,11 +34,12 @@ def _generate(harness: Harness) -> list[list[int]]:
         ("mistral", TRITON_GRAPHS),
         ("gemma2", TRITON),
         ("qwen3_moe", TRITON_GRAPHS),
+        ("deepseek_v2", TRITON_GRAPHS),
         pytest.param("llama", *ON_GPU.values, marks=NEEDS_GPU),
     ],
 )
 def test_text_is_that_of_the_cpu(tmp_path: Path, family: TinyFamily, make_runner: MakeRunner) -> None:
-    sparse = {"mlp_only_layers": []} if family == "qwen3_moe" else {}
+    sparse = {"mlp_only_layers": []} if family == "qwen3_moe" else {}  # one of DeepSeek-V2 is dense
     folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1, **sparse)
     expected = _generate(Harness(load_tiny(folder), chunk_tokens=17, max_running=3))
     harness = Harness(load_triton(folder), chunk_tokens=17, max_running=3, make_runner=make_runner)
