@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels import host, weights
+from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS, MixedBlocks
 from kernels.weights import KVScales
 
@@ -169,6 +170,21 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor: ...
+
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor: ...
+
+    def gated_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
+    ) -> Tensor:
+        """See `kernels.reference_delta.advance_rows`."""
+        ...
+
+    def settle_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
+    ) -> None:
+        """`gated_delta` with `settled` tokens of each row. mixed, gates: of the step's first rows, up to the last one
+        with drafts at least."""
+        ...
 
     def mixture(
         self,

@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.arrays import Array
+from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    DeltaWeights,
     Embedding,
     ExpertWeights,
     HeadNorms,
@@ -39,9 +41,11 @@ from kernels.reference import (
     route,
     sample,
     sample_among,
+    sigmoid_mul,
     silu_mul,
     token_logprobs,
 )
+from kernels.reference_delta import advance_rows
 from kernels.reference_experts import mixture, without_padding
 from kernels.weights import DENSE, KVScales, StoredWeight
 
@@ -145,6 +149,19 @@ class ReferenceOps:
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return gelu_mul(gate_up)
+
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
+        return sigmoid_mul(x, gate)
+
+    def gated_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
+    ) -> Tensor:
+        return advance_rows(mixed, gates, place, states, weights.shape, weights.vectors, eps)
+
+    def settle_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
+    ) -> None:
+        advance_rows(mixed, gates, place, states, weights.shape, weights.vectors, 1.0, settled)
 
     def mixture(
         self,

@@ -4,7 +4,7 @@ Written for readability: one row and one run at a time.
 """
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors) -> None:
         out.row_slots[index] = 0 if padding else row.slot
         for offset in range(row.tokens):
             position, at = row.start + offset, row.first + offset
+            out.token_rows[at] = index
             if padding:
                 out.token_ids[at], out.positions[at], out.slot_mapping[at] = 0, 0, -1
                 continue
@@ -56,6 +57,22 @@ def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
         position = row.start + row.tokens
         if row.slot >= 0 and row.draws and position < tokens.shape[1]:
             tokens[row.slot, position] = token
+
+
+def settled_tokens(rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
+    """Tokens of each row, int32 [R], without its rejected drafts: those after the first one that differs from the token
+    drawn in its place.
+
+    drafts int32 [S, K], drawn int64 [D]; last int64 [R], index of each row's last draw, which follows one for each of
+    its drafts.
+    """
+    settled = []
+    for row, end in zip(_rows(rows), last.tolist(), strict=True):
+        proposed = drafts[max(row.slot, 0), : row.drafts].tolist()
+        pairs = zip(proposed, drawn[end - row.drafts : end].tolist(), strict=True)
+        accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        settled.append(row.tokens - row.drafts + accepted)
+    return torch.tensor(settled, dtype=torch.int32, device=rows.device)
 
 
 def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
@@ -106,6 +123,9 @@ class ReferenceStepOps:
     def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor:
         return finite_rows(hidden, query_starts)
 
+    def mask_rows(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        reference.mask_rows(logits, rows, bits)
+
     def sample_slots(
         self,
         logits: Tensor,
@@ -122,6 +142,9 @@ class ReferenceStepOps:
 
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
         store_drawn(rows, drawn, tokens)
+
+    def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
+        return settled_tokens(rows, drafts, last, drawn)
 
     def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
         count_tokens(counts, tokens, countings)

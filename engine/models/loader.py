@@ -102,6 +102,8 @@ def load_model(
         return NativeModel(config, _packed(source, ops, ops.dtype, progress, quantize), rope, ops, groups)
     if ops.on_gpu:
         _check_gpu(config)
+        if config.latent is not None:
+            _check_latent_kv(ops.describe())
     # Only here: where the native library computes, nothing needs torch.
     import torch
 
@@ -128,13 +130,17 @@ def _check_gpu(config: ModelConfig) -> None:
         raise UnsupportedCheckpoint(
             "experts: norms and scales of experts are not computed on a GPU yet; use device cpu"
         )
-    if config.linear is not None:
-        raise UnsupportedCheckpoint("linear attention: gated delta nets are not computed on a GPU yet; use device cpu")
-    if config.attention_gate:
-        raise UnsupportedCheckpoint("attention_gate: gated attention is not computed on a GPU yet; use device cpu")
     for field, what in _NOT_ON_GPU.items():
         if getattr(config, field):
             raise UnsupportedCheckpoint(f"{field}: {what} on a GPU yet; use device cpu")
+
+
+def _check_latent_kv(backend: Mapping[str, str | int | float]) -> None:
+    """Raises:
+    UnsupportedCheckpoint: KV is in another dtype than the model."""
+    dtype, kv_dtype = backend["dtype"], backend["kv dtype"]
+    if kv_dtype != dtype:
+        raise UnsupportedCheckpoint(f"kv_dtype: a GPU keeps latents in {dtype}, not in {kv_dtype}; use kv_dtype auto")
 
 
 def host_model(model: "NativeModel | Transformer") -> HostModel:

@@ -14,12 +14,14 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 from engine.models.delta_net import DeltaNet
+from engine.models.device_delta import DeviceDeltaNet
 from engine.models.feed_forward import FeedForward
 from engine.models.kv_groups import KVGroups, mixed_blocks
 from engine.models.layer_inputs import LayerEmbeddings
 from engine.models.rope import RopeTable
 from kernels import ops as ops_types
 from kernels.arrays import Ints
+from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS, HeadShape, block_numbers
@@ -71,11 +73,10 @@ class Transformer:
         """By layer, the number of its KV among those of all layers."""
         self._blocks = mixed_blocks(config, groups)
         self._kv_starts = [] if self._blocks is None else self._blocks.starts(block_numbers)[0]
-        self._deltas = {
-            index: DeltaNet(layer.delta, index - sum(other < index for other in attending), config.rms_norm_eps)
-            for index, layer in enumerate(weights.layers)
-            if layer.delta is not None
-        }
+        eps, linear = config.rms_norm_eps, [index for index in range(config.num_layers) if config.is_linear(index)]
+        nets = {index: layer.delta for index, layer in enumerate(weights.layers) if layer.delta is not None}
+        self._deltas = {index: DeltaNet(net, linear.index(index), eps) for index, net in nets.items()}
+        self._device_deltas = {index: DeviceDeltaNet(net, linear.index(index), eps, ops) for index, net in nets.items()}
 
     @property
     def expert_tokens(self) -> Tensor:
@@ -89,6 +90,14 @@ class Transformer:
         if self._blocks is not None:
             return self.ops.allocate_mixed_kv(num_blocks, self._blocks)
         return self.ops.allocate_kv(self._groups.layers, num_blocks, config.num_kv_heads, config.head_dim)
+
+    def allocate_states(self, num_slots: int) -> Tensor:
+        """The states of `num_slots` sequences on the model's device, float32 [slots, layers, words]: see
+        `kernels.delta`."""
+        config = self.config
+        assert config.linear is not None, "a model without recurrent layers has no states"
+        shape = (num_slots, config.state_layers, config.linear.shape.words)
+        return torch.zeros(shape, dtype=torch.float32, device=self.ops.device)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Embedding rows [T, H] of tokens int64 [T], in the compute dtype."""
@@ -106,14 +115,14 @@ class Transformer:
         token_ids: Tensor,
         plan: AttentionPlan,
         kv: Tensor,
-        rows: StepRows | None = None,
+        rows: StepRows | DeviceStates | None = None,
         window_plans: Sequence[AttentionPlan] = (),
     ) -> Tensor:
         """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots past a
         row's context, in its last block, must hold finite numbers.
 
-        `plan`: made by `ops.plan_attention` from the step's metadata. `rows`: with the states of a model that has some.
-        `window_plans`: of a model whose KV is in groups, of the groups after the first.
+        `plan`: made by `ops.plan_attention` from the step's metadata. `rows`: with the states of a model that has some,
+        on the host or on its device. `window_plans`: of a model whose KV is in groups, of the groups after the first.
         """
         config, layers, plans = self.config, self._weights.layers, (plan, *window_plans)
         ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
@@ -146,12 +155,21 @@ class Transformer:
         for delta in self._deltas.values():
             delta.settle(rows.query_lens.tolist(), rows.context_lens - rows.query_lens, rows.states, accepted)
 
-    def _recurrence(self, index: int, layer: LayerWeights, normed: Tensor, rows: StepRows | None) -> Tensor:
+    def settle_on_device(self, states: DeviceStates, settled: Tensor) -> None:
+        """`settle_drafts` by the first `settled` tokens of the rows, int32 [R] on the device."""
+        for delta in self._device_deltas.values():
+            delta.settle(states, settled)
+
+    def _recurrence(
+        self, index: int, layer: LayerWeights, normed: Tensor, rows: StepRows | DeviceStates | None
+    ) -> Tensor:
         assert rows is not None, "a model with recurrent layers needs its rows"
-        assert rows.states is not None, "the rows have no states"
-        starts = rows.context_lens - rows.query_lens
         assert not isinstance(layer.qkv, LatentWeights), "a gated delta net has no latents"
         mixed = layer.qkv(normed)
+        if isinstance(rows, DeviceStates):
+            return layer.output(self._device_deltas[index](normed, mixed, rows))
+        assert rows.states is not None, "the rows have no states"
+        starts = rows.context_lens - rows.query_lens
         return layer.output(self._deltas[index](normed, mixed, rows.query_lens.tolist(), starts, rows.states))
 
     def _add(
@@ -201,7 +219,7 @@ class Transformer:
             query = self._query(layer, normed, rope, kv_layer if config.has_kv(index) else None, plan, heads)
             attended = self._attend(layer, query, kv_layer, plan, config.windows[index])
         if layer.attention_gate is not None:
-            attended = attended * layer.attention_gate(normed).sigmoid()
+            attended = self.ops.sigmoid_mul(attended, layer.attention_gate(normed))
         return layer.output(attended)
 
     def _query(

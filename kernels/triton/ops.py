@@ -8,11 +8,13 @@ from torch import Tensor
 
 from kernels import gpu_formats
 from kernels.arrays import Array
+from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    DeltaWeights,
     Embedding,
     ExpertWeights,
     HeadNorms,
@@ -27,6 +29,7 @@ from kernels.triton import (
     activation,
     attention,
     blocks,
+    delta,
     embedding,
     latents,
     logprobs,
@@ -36,7 +39,6 @@ from kernels.triton import (
     rotary,
     sampling,
 )
-from kernels.triton.bitmask import mask_logits
 from kernels.triton.by_head import HeadLinears
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 from kernels.weights import DENSE, KVScales, StoredWeight
@@ -85,6 +87,19 @@ class TritonOps(ReferenceOps):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_mul(gate_up)
+
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
+        return activation.sigmoid_mul(x, gate)
+
+    def gated_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
+    ) -> Tensor:
+        return delta.gated_delta(mixed, gates, weights, place, states, eps)
+
+    def settle_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
+    ) -> None:
+        delta.settle_delta(mixed, gates, weights, place, states, settled)
 
     def stack_experts(self, experts: Sequence[MlpWeights]) -> Sequence[MlpWeights]:
         return mixture.StackedExperts(experts, self.dtype)
@@ -165,9 +180,6 @@ class TritonOps(ReferenceOps):
     def _scales(self, of_layer: KVScales | None) -> KVScales | None:
         """Scales of a layer's KV; None if it is not in fp8."""
         return None if self.kv_scales is None else of_layer or self.kv_scales
-
-    def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
-        mask_logits(logits, bitmask)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sampling.sample(logits, columns)

@@ -52,6 +52,7 @@ def derive_kernel(
     token_ids,
     positions,
     slot_mapping,
+    token_rows,
     query_starts,
     context_lens,
     row_slots,
@@ -94,6 +95,7 @@ def derive_kernel(
     tl.store(token_ids + first + offset, (known + drawn_ahead).to(tl.int64), mask=live)
     tl.store(positions + first + offset, tl.where(padding, 0, position).to(tl.int64), mask=live)
     tl.store(slot_mapping + first + offset, tl.where(padding, -1, place), mask=live)
+    tl.store(token_rows + first + offset, tl.zeros([TILE], dtype=tl.int32) + index, mask=live)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -108,6 +110,21 @@ def store_drawn_kernel(rows, drawn, tokens, count, length, tokens_stride, ROW: t
     kept = live & (slot >= 0) & (draws != 0) & (position < length)
     token = tl.load(drawn + index, mask=kept, other=0).to(tl.int32)
     tl.store(tokens + slot.to(tl.int64) * tokens_stride + position, token, mask=kept)
+
+
+@triton.jit
+def settled_tokens_kernel(rows, drafts, last, drawn, settled, drafts_stride, ROW: tl.constexpr):
+    """Count a row's tokens without rejected drafts into settled int32 [R]; oracle `settled_tokens`. Grid: (rows)."""
+    index = tl.program_id(0)
+    line = rows + index * ROW
+    slot, count, drafted = tl.load(line), tl.load(line + 2), tl.load(line + 3)
+    proposed = drafts + tl.maximum(slot, 0).to(tl.int64) * drafts_stride
+    first = drawn + tl.load(last + index) - drafted
+    accepted, same = 0, 1
+    for place in range(0, drafted):
+        same = same * (tl.load(proposed + place) == tl.load(first + place)).to(tl.int32)
+        accepted += same
+    tl.store(settled + index, count - drafted + accepted)
 
 
 @triton.jit
@@ -168,6 +185,7 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: i
         out.token_ids,
         out.positions,
         out.slot_mapping,
+        out.token_rows,
         out.query_starts,
         out.context_lens,
         out.row_slots,
@@ -198,6 +216,13 @@ def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
     store_drawn_kernel[(triton.cdiv(count, ROW_TILE),)](
         rows, drawn, tokens, count, tokens.shape[1], tokens.stride(0), ROW=ROW_WORDS, TILE=ROW_TILE
     )
+
+
+def settled_tokens(rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
+    """See the oracle, `kernels.reference_step.settled_tokens`."""
+    settled = torch.empty(rows.shape[0], dtype=torch.int32, device=rows.device)
+    settled_tokens_kernel[(rows.shape[0],)](rows, drafts, last, drawn, settled, drafts.stride(0), ROW=ROW_WORDS)
+    return settled
 
 
 def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:

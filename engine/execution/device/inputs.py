@@ -7,8 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from engine.execution.device.graphs import GraphKey, GraphSizes
+from engine.memory.sequence_states import StateSave
+from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
-from kernels.step import ROW_WORDS, Row, StepShape, row_words
+from kernels.step import ROW_WORDS, Row, RowSave, StepShape, row_words
 
 RowWords = npt.NDArray[np.int32]
 """Encoded rows, int32 [R, 8]."""
@@ -22,7 +24,7 @@ class StepInputs:
 
     rows: the plan's rows in kernel order: decode rows, with or without drafts, by context length, then prefill chunks.
     order: place of each row in the plan. places: the row of each place. words: the rows as encoded for the device,
-    followed by padding rows. context_tokens: of the decode rows.
+    followed by padding rows. context_tokens: of the decode rows. saves: of recurrent states, in the order of the rows.
     """
 
     rows: list[ScheduledRow]
@@ -32,6 +34,13 @@ class StepInputs:
     shape: StepShape
     key: GraphKey | None
     context_tokens: int
+    saves: Sequence[RowSave] = ()
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens of the rows up to the last one with drafts; 0 if there is none."""
+        ends = [line.first + line.tokens for line in self.lines if line.drafts]
+        return ends[-1] if ends else 0
 
     @property
     def lines(self) -> list[Row]:
@@ -39,7 +48,7 @@ class StepInputs:
         return [Row(*line[: len(Row._fields)]) for line in self.words.tolist()]
 
 
-def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
+def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes, state_saves: Sequence[StateSave] = ()) -> StepInputs:
     """Order a plan's rows, and pad them to a graph's size where they fit one."""
     keyed = sorted((not _decodes(row), row.start + row.tokens, place) for place, row in enumerate(planned))
     order = [place for _, _, place in keyed]
@@ -50,9 +59,12 @@ def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
     most_queries = max((row.tokens for row in decoding), default=0)
     singles = len(decoding) == len(rows) and most_queries == 1
     key = graphs.key_for(len(rows), 1, context_tokens) if singles else None
+    lines, saves = _lines(rows), list[RowSave]()
+    if state_saves:
+        lines, saves = _with_saves(lines, rows, state_saves)
     if key is not None:
-        lines = _lines(rows) + padding_rows(key)[len(rows) :]
-        return StepInputs(rows, order, places, encoded(lines), replayed_shape(key, graphs), key, context_tokens)
+        words = encoded(lines + padding_rows(key)[len(rows) :])
+        return StepInputs(rows, order, places, words, replayed_shape(key, graphs), key, context_tokens, saves)
     shape = StepShape(
         rows=len(rows),
         tokens=sum(row.tokens for row in rows),
@@ -61,18 +73,20 @@ def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
         extend_queries=max((row.tokens for row in rows[len(decoding) :]), default=0),
         decode_context_tokens=context_tokens,
     )
-    return StepInputs(rows, order, places, encoded(_lines(rows)), shape, None, context_tokens)
+    return StepInputs(rows, order, places, encoded(lines), shape, None, context_tokens, saves)
 
 
 def continued(last: StepInputs, planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs | None:
     """The inputs of a step that replays the graph of the last one for the same rows, each one token further; None if it
     is another step. Equal to those of `arrange`, in a fifth of the time: most steps of a busy server are such ones."""
     context_tokens = last.context_tokens + len(planned)
-    if last.key is None or len(planned) != len(last.rows) or context_tokens > graphs.context_tokens:
+    if last.key is None or last.saves or len(planned) != len(last.rows) or context_tokens > graphs.context_tokens:
         return None
     rows = [planned[place] for place in last.order]
     for (request, start, tokens, samples, drafts), before in zip(rows, last.rows, strict=True):
         if request is not before[0] or start != before[1] + 1 or tokens != 1 or not samples or drafts:
+            return None
+        if not before[3]:  # a prompt's last chunk but one; what its sampling needs was not looked at
             return None
     words = last.words.copy()
     words[: len(rows), _START] += 1
@@ -112,6 +126,22 @@ def _lines(rows: Sequence[ScheduledRow]) -> list[Row]:
     lines, first = [], 0
     for request, start, tokens, samples, drafts in rows:
         assert request.slot is not None
-        lines.append(Row(request.slot, start, tokens, len(drafts), int(samples and not drafts), first))
+        state = -1 if request.state is None else request.state
+        lines.append(Row(request.slot, start, tokens, len(drafts), int(samples and not drafts), first, state))
         first += tokens
     return lines
+
+
+def _with_saves(
+    lines: Sequence[Row], rows: Sequence[ScheduledRow], state_saves: Sequence[StateSave]
+) -> tuple[list[Row], list[RowSave]]:
+    """Rows with their saves, and these."""
+    by_request: dict[Request, list[RowSave]] = {}
+    starts = {row.request: row.start for row in rows}
+    for request, position, slot in state_saves:
+        by_request.setdefault(request, []).append(RowSave(position - starts[request], slot))
+    saves, with_saves = list[RowSave](), []
+    for line, row in zip(lines, rows, strict=True):
+        saves += sorted(by_request.get(row.request, ()))
+        with_saves.append(line._replace(saves=len(saves)))
+    return with_saves, saves

@@ -105,6 +105,18 @@ def test_what_was_drawn_is_kept_for_rows_that_draw_where_there_is_room() -> None
     assert int((tokens != before).sum()) == 42  # neither the one that does not draw, nor filling, nor past the end
 
 
+def test_drafts_are_settled_up_to_the_first_that_is_not_drawn() -> None:
+    """Their number is known before what is drawn after them; padding has none."""
+    rows = laid_out((3, 40, 4, 3, 0), (-1, 0, 1, 0, 0), (0, 7, 3, 2, 0), (1, 9, 1, 0, 1), (2, 5, 5, 4, 0))
+    drafts = torch.tensor([[5, 6, 0, 0], [0] * 4, [1, 2, 3, 4], [7, 8, 9, 0], [0] * 4], dtype=torch.int32)
+    drawn = torch.tensor([7, 0, 9, 50, 77, 5, 6, 60, 70, 1, 2, 3, 4, 80])
+    last = torch.tensor([3, 4, 7, 8, 13])
+    expected = reference_step.settled_tokens(table(rows).cpu(), drafts, last, drawn)
+    assert expected.tolist() == [2, 1, 3, 1, 5]
+    settled = step.settled_tokens(table(rows), drafts.to(DEVICE), last.to(DEVICE), drawn.to(DEVICE))
+    assert torch.equal(settled.cpu(), expected)
+
+
 def test_counts_of_prompts_and_outputs() -> None:
     tokens = sequences(torch.Generator().manual_seed(4)).tokens
     tokens[2, 3:9] = 17  # a token that comes again and again, on both sides of the border

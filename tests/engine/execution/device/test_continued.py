@@ -105,7 +105,7 @@ class Pair:
             lines = slots.rows[: len(inputs.words)]
             drawn = torch.full((len(lines),), token)
             slots._ops.store_drawn(lines, drawn, slots.sequences.tokens)
-            slots.record_drawn(inputs.rows)
+            slots.record_drawn(inputs.rows, inputs.words)
         assert torch.equal(self.plain._arena.words, self.short._arena.words)
 
 
@@ -151,7 +151,7 @@ def test_a_row_whose_token_the_device_has_not_drawn_is_refused() -> None:
     following = continued(last, further(rows), SIZES)
     assert following is not None
     assert not slots.advance(following.rows, following.words)
-    slots.record_drawn(last.rows)
+    slots.record_drawn(last.rows, last.words)
     assert slots.advance(following.rows, following.words)
 
 
@@ -162,3 +162,10 @@ def test_most_steps_go_the_short_way() -> None:
         pair.step(rows, token)
         rows = further(rows)
     assert pair.advanced == 3
+
+
+def test_a_row_that_begins_to_sample_is_another_step() -> None:
+    """The parameters that a row samples by were ignored while it did not sample."""
+    request = running_request([5] * 10, 0, [1])
+    last = arrange([ScheduledRow(request, 8, 1, False)], SIZES)
+    assert continued(last, [ScheduledRow(request, 9, 1, True)], SIZES) is None

@@ -46,7 +46,7 @@ def step(slots: DeviceSlots, *rows: tuple[Request, int, int, bool], draw: int | 
     if draw is not None:
         lines = slots.rows[: len(rows)]
         ReferenceStepOps().store_drawn(lines, torch.full((len(rows),), draw), slots.sequences.tokens)
-        slots.record_drawn(inputs.rows)
+        slots.record_drawn(inputs.rows, inputs.words)
 
 
 def test_a_step_of_decoding_uploads_its_lines_alone(slots: DeviceSlots, ops: RecordingOps) -> None:
