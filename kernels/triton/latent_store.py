@@ -105,7 +105,7 @@ def rotate_and_store_latents(
         eps,
         kv_layer.stride(0),
         **shape,
-        num_warps=latent_store_warps(half),
+        num_warps=latent_store_warps(rank),
     )
 
 
@@ -122,6 +122,6 @@ def latent_store_shape(heads: int, dim: int, rank: int, half: int) -> dict[str, 
     }
 
 
-def latent_store_warps(half: int) -> int:
-    """Number of warps that load half of the rotated dimensions of a program's heads 16 bytes a thread."""
-    return warps_for(_HEADS * tile_above(half))
+def latent_store_warps(rank: int) -> int:
+    """Number of warps that load a latent 16 bytes a thread."""
+    return warps_for(tile_above(rank))
