@@ -239,6 +239,27 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         """`scales`: as for `rotate_and_store`."""
         ...
 
+    def latent_queries(
+        self,
+        weights: LatentWeights,
+        query: Tensor,
+        down: Tensor,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        """Absorbed queries [T, Hq, D'] of latent attention from query [T, Hq, D], of each head the rotated dimensions
+        first. Stores the keys made of `down` [T, L + r]: see `kernels.reference_latent`."""
+        ...
+
+    def attend_latents(
+        self, query: Tensor, kv_layer: Tensor, plan: "AttentionPlan", rotated: int, scale: float
+    ) -> Tensor: ...
+
+    def latent_values(self, weights: LatentWeights, means: Tensor) -> Tensor:
+        """The values [T, Hq Dv] that the heads make of the mean latents [T, Hq, L]."""
+        ...
+
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None: ...
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None: ...

@@ -2,6 +2,7 @@
 `kernels.triton.ops` replace what they have kernels for.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -19,6 +20,7 @@ from kernels.ops import (
     Embedding,
     ExpertWeights,
     HeadNorms,
+    LatentWeights,
     Linear,
     LogitEdits,
     RopeRows,
@@ -219,6 +221,33 @@ class ReferenceOps:
     ) -> Tensor:
         assert isinstance(plan, ReferencePlan)
         return attend(query, kv_layer, plan.metadata, window, cap, sinks)
+
+    def latent_queries(
+        self,
+        weights: LatentWeights,
+        query: Tensor,
+        down: Tensor,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        rotated, parts = weights.rotated, []
+        for absorb, of_head in zip(weights.of_queries, query.unbind(1), strict=True):
+            parts += [of_head[:, :rotated], absorb(of_head[:, rotated:].contiguous())]
+        latent = self.rms_norm(down[:, :-rotated].contiguous(), weights.norm, weights.eps)
+        heads = torch.cat((*parts, down[:, -rotated:], latent), dim=1).view(len(query), -1, kv_layer.shape[-1])
+        return self.rotate_and_store(heads, None, rope, kv_layer, slot_mapping)
+
+    def attend_latents(
+        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, rotated: int, scale: float
+    ) -> Tensor:
+        # `attend` divides by the root.
+        factor = torch.tensor(scale * math.sqrt(query.shape[-1]), dtype=query.dtype, device=query.device)
+        return self.attend(query * factor, kv_layer, plan, None)[:, :, rotated:]
+
+    def latent_values(self, weights: LatentWeights, means: Tensor) -> Tensor:
+        of_heads = zip(weights.of_values, means.unbind(1), strict=True)
+        return torch.cat([value(x) for value, x in of_heads], dim=1)
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None:
         edit_logits(logits, edits)

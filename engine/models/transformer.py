@@ -135,11 +135,7 @@ class Transformer:
                 attended = self._recurrence(index, layer, normed, rows)
             else:
                 rope, group = ropes[self._rope_of_layer[index]], self._groups.places[self._kv_numbers[index]][0]
-                heads, window = config.heads_of(index), config.windows[index]
-                kv_layer = self._kv_of(index, heads, kv)
-                stored = kv_layer if config.has_kv(index) else None
-                query = self._query(layer, normed, rope, stored, plans[group], heads)
-                attended = self._attend(layer, normed, query, kv_layer, plans[group], window)
+                attended = self._attention(index, layer, normed, rope, kv, plans[group])
             normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
             expanded = self._feed_forward(layer, normed, residual, plan)
             last = index + 1 == len(layers)
@@ -211,6 +207,21 @@ class Transformer:
         in_block = kv[0, :, start : start + block_numbers(heads)]
         return in_block.view(-1, BLOCK_TOKENS, heads.kinds, heads.kv_heads, heads.dim)
 
+    def _attention(
+        self, index: int, layer: LayerWeights, normed: Tensor, rope: RopeRows, kv: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        config = self.config
+        heads = config.heads_of(index)
+        kv_layer = self._kv_of(index, heads, kv)
+        if isinstance(layer.qkv, LatentWeights):
+            attended = self._attend_latents(layer.qkv, normed, rope, kv_layer, plan)
+        else:
+            query = self._query(layer, normed, rope, kv_layer if config.has_kv(index) else None, plan, heads)
+            attended = self._attend(layer, query, kv_layer, plan, config.windows[index])
+        if layer.attention_gate is not None:
+            attended = self.ops.sigmoid_mul(attended, layer.attention_gate(normed))
+        return layer.output(attended)
+
     def _query(
         self,
         layer: LayerWeights,
@@ -222,7 +233,8 @@ class Transformer:
     ) -> Tensor:
         """The queries [T, Hq, D]. Writes keys and values into `kv_layer`, of a layer that has some."""
         config, ops = self.config, self.ops
-        qkv = self._of_latents(layer.qkv, normed) if isinstance(layer.qkv, LatentWeights) else layer.qkv(normed)
+        assert not isinstance(layer.qkv, LatentWeights), "latents make no keys and values"
+        qkv = layer.qkv(normed)
         if kv_layer is None:
             query = qkv.view(-1, config.num_heads, shape.dim)
             norms = layer.head_norms
@@ -232,44 +244,31 @@ class Transformer:
         norms = layer.head_norms
         if norms is not None and norms.whole:
             qkv, norms = self._norm_projections(qkv, norms), None
-        heads = qkv.view(-1, config.num_heads + shape.kinds * shape.kv_heads, shape.dim)
+        heads = qkv.view(-1, config.num_heads + 2 * shape.kv_heads, shape.dim)
         return ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping, layer.kv_scales)
 
     def _attend(
-        self,
-        layer: LayerWeights,
-        normed: Tensor,
-        query: Tensor,
-        kv_layer: Tensor,
-        plan: AttentionPlan,
-        window: int | None,
+        self, layer: LayerWeights, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None
     ) -> Tensor:
-        config, ops = self.config, self.ops
-        latent = layer.qkv if isinstance(layer.qkv, LatentWeights) else None
+        """[T, Hq D]."""
+        config = self.config
         if config.score_scale is not None:  # `attend` divides by the root
             query = scaled(query, config.score_scale * math.sqrt(query.shape[-1]))
-        attended = ops.attend(query, kv_layer, plan, window, config.attention_softcap, layer.sinks, layer.kv_scales)
-        if latent is not None:
-            of_heads = attended[:, :, latent.rotated :].unbind(1)
-            attended = torch.cat([value(x) for value, x in zip(latent.of_values, of_heads, strict=True)], dim=1)
-        attended = attended.flatten(1)
-        if layer.attention_gate is not None:
-            attended = ops.sigmoid_mul(attended, layer.attention_gate(normed))
-        return layer.output(attended)
+        cap = config.attention_softcap
+        return self.ops.attend(query, kv_layer, plan, window, cap, layer.sinks, layer.kv_scales).flatten(1)
 
-    def _of_latents(self, weights: ops_types.LatentWeights, x: Tensor) -> Tensor:
-        """[T, (Hq + 1) D'] of keys of D' dimensions: queries, and the key that all heads share."""
-        ops, rotated = self.ops, weights.rotated
+    def _attend_latents(
+        self, weights: ops_types.LatentWeights, normed: Tensor, rope: RopeRows, kv_layer: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        """[T, Hq Dv]. Writes a key into `kv_layer`, which all heads share."""
+        ops, scale = self.ops, self.config.score_scale
+        assert scale is not None, "latent attention states its scale"
+        down_query = normed
         if weights.query_down is not None and weights.query_norm is not None:
-            query = weights.query_up(ops.rms_norm(weights.query_down(x), weights.query_norm, weights.eps))
-        else:
-            query = weights.query_up(x)
-        down = weights.down(x)
-        latent = ops.rms_norm(down[:, :-rotated].contiguous(), weights.norm, weights.eps)
-        parts = []
-        for absorb, of_head in zip(weights.of_queries, query.chunk(self.config.num_heads, dim=1), strict=True):
-            parts += [of_head[:, :rotated], absorb(of_head[:, rotated:].contiguous())]
-        return torch.cat((*parts, down[:, -rotated:], latent), dim=1)
+            down_query = ops.rms_norm(weights.query_down(normed), weights.query_norm, weights.eps)
+        query = weights.query_up(down_query).view(-1, self.config.num_heads, self.config.head_dim)
+        query = ops.latent_queries(weights, query, weights.down(normed), rope, kv_layer, plan.slot_mapping)
+        return ops.latent_values(weights, ops.attend_latents(query, kv_layer, plan, weights.rotated, scale))
 
     def _norm_projections(self, qkv: Tensor, norms: HeadNorms) -> Tensor:
         """qkv [T, (Hq + 2 Hkv) D] with all queries, and all keys, normed at once."""

@@ -18,6 +18,7 @@ from kernels.ops import (
     Embedding,
     ExpertWeights,
     HeadNorms,
+    LatentWeights,
     Linear,
     MlpWeights,
     RopeRows,
@@ -30,6 +31,7 @@ from kernels.triton import (
     blocks,
     delta_launch,
     embedding,
+    latents,
     logprobs,
     mixture,
     norms,
@@ -37,6 +39,7 @@ from kernels.triton import (
     rotary,
     sampling,
 )
+from kernels.triton.by_head import HeadLinears
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 from kernels.weights import DENSE, KVScales, StoredWeight
 
@@ -152,6 +155,29 @@ class TritonOps(ReferenceOps):
     ) -> Tensor:
         assert isinstance(plan, TritonPlan)
         return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap, sinks)
+
+    def stack_heads(self, linears: Sequence[Linear]) -> Sequence[Linear]:
+        return HeadLinears(linears)
+
+    def latent_queries(
+        self,
+        weights: LatentWeights,
+        query: Tensor,
+        down: Tensor,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        return latents.latent_queries(weights, query, down, rope, kv_layer, slot_mapping)
+
+    def attend_latents(
+        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, rotated: int, scale: float
+    ) -> Tensor:
+        assert isinstance(plan, TritonPlan)
+        return latents.attend_latents(query, kv_layer, plan, rotated, scale)
+
+    def latent_values(self, weights: LatentWeights, means: Tensor) -> Tensor:
+        return latents.latent_values(weights, means)
 
     def _scales(self, of_layer: KVScales | None) -> KVScales | None:
         """Scales of a layer's KV; None if it is not in fp8."""

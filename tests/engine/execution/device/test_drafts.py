@@ -18,6 +18,7 @@ from tests.engine.execution.device.harness import (
 )
 from tests.engine.execution.draft_cases import TOGGLES, Coin, Oracle, assert_same, mixed, proposer_of, usage_of, without
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny, prompt
+from tests.support.tiny_families import TinyFamily
 from tests.support.tiny_models import make_checkpoint
 
 
@@ -75,9 +76,10 @@ def _fill(harness: Harness) -> None:
     harness.add(prompt(4), LADEN, max_tokens=9, seed=8)
 
 
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_v2"])
 @pytest.mark.parametrize("make_runner", [TRITON, ON_GPU])
-def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner) -> None:
-    folder = make_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner, family: TinyFamily) -> None:
+    folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1)
     alone = Harness(load_tiny(folder), max_running=3)
     _fill(alone)
     expected = dict(alone.run())
