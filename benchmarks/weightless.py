@@ -56,6 +56,7 @@ class WeightlessExecutor:
     async_depth = 0
     takes_drafts = False
     launches = None
+    expert_tokens = ()
 
     def __init__(self, token: int, step_s: float) -> None:
         self._drawn, self._nothing = RowResult(token=token), RowResult()

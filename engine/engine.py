@@ -6,7 +6,6 @@ import itertools
 import secrets
 import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
@@ -46,7 +45,6 @@ class Engine:
         step_timeout_seconds: float,
     ) -> None:
         self.models: Mapping[str, ServedModel] = MappingProxyType({m.served.name: m.served for m in models})
-        self._of_experts = {m.served.name: m.model for m in models if m.model is not None and m.model.config.experts}
         self.hardware = hardware
         """Results and choices of the start-up probe."""
         self._core = EngineCore(
@@ -117,10 +115,7 @@ class Engine:
 
     def stats(self) -> Mapping[str, SchedulerStats]:
         """The current state and the counters of each model's scheduler."""
-        stats = {name: self._core.stats(name) for name in self.models}
-        for name, model in self._of_experts.items():
-            stats[name] = replace(stats[name], expert_tokens=tuple(model.expert_tokens.tolist()))
-        return stats
+        return {name: self._core.stats(name) for name in self.models}
 
     def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
         """Predicted wait of a request of this class if it were submitted now, from the queue and the cost model."""

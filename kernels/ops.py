@@ -134,7 +134,7 @@ class Embedding(Protocol):
 HeadNorms = weights.HeadNorms[Tensor]
 LatentWeights = weights.LatentWeights[Tensor, Linear]
 LayerWeights = weights.LayerWeights[Tensor, Linear]
-ExpertWeights = weights.ExpertWeights[Linear]
+ExpertWeights = weights.ExpertWeights[Tensor, Linear]
 ExpertNorms = weights.ExpertNorms[Tensor]
 LayerInput = weights.LayerInput[Tensor, Linear]
 LayerInputs = weights.LayerInputs[Tensor, Linear, Embedding]
@@ -186,6 +186,8 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         with drafts at least."""
         ...
 
+    def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor: ...
+
     def mixture(
         self,
         weights: ExpertWeights,
@@ -195,8 +197,7 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         expert_tokens: Tensor,
         routed: Tensor | None = None,
     ) -> Tensor:
-        """The experts' part of a mixture. `routed`: the router's input, where it is not x. A GPU does not count
-        tokens."""
+        """The experts' part of a mixture. `routed`: the router's input, where it is not x."""
         ...
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:

@@ -29,6 +29,7 @@ from kernels.ops import (
 from kernels.reference import (
     add_rms_norm,
     attend,
+    clamped_swiglu_mul,
     clear_blocks,
     copy_blocks,
     edit_logits,
@@ -163,6 +164,9 @@ class ReferenceOps:
     ) -> None:
         advance_rows(mixed, gates, place, states, weights.shape, weights.vectors, 1.0, settled)
 
+    def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor:
+        return clamped_swiglu_mul(gate_up)
+
     def mixture(
         self,
         weights: ExpertWeights,
@@ -172,12 +176,10 @@ class ReferenceOps:
         expert_tokens: Tensor,
         routed: Tensor | None = None,
     ) -> Tensor:
-        bias, scale = (
-            None if numbers is None else tensor_of(numbers).to(x.device)
-            for numbers in (weights.choice_bias, weights.share_scale)
-        )
         logits = weights.router.wide(x if routed is None else routed)
-        chosen, shares = route(logits, weights.per_token, weights.renormalise, weights.rule, bias, scale)
+        chosen, shares = route(
+            logits, weights.per_token, weights.renormalise, weights.rule, weights.choice_bias, weights.share_scale
+        )
         return mixture(without_padding(chosen, slot_mapping), shares, weights.experts, x, multiply, expert_tokens)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:

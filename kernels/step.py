@@ -78,6 +78,9 @@ class StepShape:
 
     Of `rows` rows with `tokens` tokens in total, the first `decode_rows` have at most `decode_queries` tokens each and
     at most `decode_context_tokens` of context in total, the others at most `extend_queries` tokens each.
+
+    `tokens_each`: of every row in the step's tensors; 0 where rows differ. A row with fewer tokens begins with tokens
+    before its start, whose KV is there and is not stored again.
     """
 
     rows: int
@@ -86,6 +89,7 @@ class StepShape:
     decode_queries: int
     extend_queries: int
     decode_context_tokens: int
+    tokens_each: int = 0
 
     @property
     def most_queries(self) -> int:
@@ -169,7 +173,7 @@ class StepOps(Protocol):
 
     def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None: ...
 
-    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None: ...
+    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, shape: StepShape) -> None: ...
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan: ...
 

@@ -122,7 +122,7 @@ TINY_SHARE = 1e-20
 
 
 @dataclass(frozen=True)
-class ExpertWeights(Generic[L]):
+class ExpertWeights(Generic[V, L]):
     """A mixture of experts; see `engine.models.experts.ExpertsConfig`. `router`: logits [T, experts]. `shared_gate`:
     logits [T, 1] of the shared MLP's weight; None: its weight is 1. `choice_bias`: float32 [experts], added to scores
     for the choice, not for the shares. `share_scale`: float32 [experts], a factor of each expert's shares."""
@@ -134,8 +134,8 @@ class ExpertWeights(Generic[L]):
     shared: MlpWeights[L] | None = None
     shared_gate: L | None = None
     rule: RoutingRule = PLAIN_ROUTING
-    choice_bias: Floats | None = None
-    share_scale: Floats | None = None
+    choice_bias: V | None = None
+    share_scale: V | None = None
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,10 @@ class LayerWeights(Generic[V, L]):
     head_norms: HeadNorms[V] | None
     output: L
     mlp_norm: V | None
-    mlp: MlpWeights[L] | ExpertWeights[L]
+    mlp: MlpWeights[L] | ExpertWeights[V, L]
     attention_output_norm: V | None = None
     mlp_output_norm: V | None = None
-    sinks: Floats | None = None
+    sinks: V | None = None
     attention_gate: L | None = None
     delta: DeltaWeights[V, L] | None = None
     expert_norms: ExpertNorms[V] | None = None

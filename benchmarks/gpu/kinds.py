@@ -55,6 +55,7 @@ KINDS = (
     Kind("check elementwise", _CHECK_S, "checks.elementwise", checks=True),
     Kind("check sampling", _CHECK_S, "checks.sampling", checks=True),
     Kind("check steps", _CHECK_S, "checks.step", checks=True),
+    Kind("check delta nets", _CHECK_S, "checks.delta", checks=True),
     Kind("check graphs", _CHECK_S, "checks.graphs", checks=True),
     Kind("check products", _CHECK_S, "checks.products", checks=True),
     Kind("check candidates", _CHECK_S, "sweep", "check", checks=True),

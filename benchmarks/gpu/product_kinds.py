@@ -15,6 +15,7 @@ from kernels.triton.mixture import StackedExperts
 from kernels.triton.rounded import RoundedLinear
 from kernels.weights import ExpertWeights as Experts
 from kernels.weights import MlpWeights as Mlp
+from kernels.weights import RoutingRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,11 @@ def mixture_of(
     hidden: int,
     inner: int,
     dtype: torch.dtype,
+    *,
+    biased: bool,
 ) -> tuple[ExpertWeights, ExpertWeights]:
-    """A mixture with its experts apart, and with them stacked."""
+    """A mixture with its experts apart, and with them stacked. `biased`: router and experts have biases, and scores are
+    sigmoids, with a bias of the choice."""
 
     def random(*shape: int) -> Tensor:
         return (torch.randn(shape, generator=generator, device=device) / shape[-1] ** 0.5).to(dtype)
@@ -76,6 +80,11 @@ def mixture_of(
     def expert() -> MlpWeights:
         return Mlp(kind.linear(random(2 * inner, hidden)), kind.linear(random(hidden, inner)))
 
-    router = ReferenceLinear(random(experts, hidden), None)
+    router = ReferenceLinear(random(experts, hidden), random(experts) if biased else None)
     plain = Experts(router, [expert() for _ in range(experts)], per_token, renormalise=True)
-    return plain, replace(plain, experts=StackedExperts(plain.experts, dtype))
+    stacked = StackedExperts(plain.experts, dtype)
+    if not biased:
+        return plain, replace(plain, experts=stacked)
+    stacked.gate_up.bias, stacked.down.bias = random(experts, 2 * inner), random(experts, hidden)
+    plain = replace(plain, experts=[*stacked], rule=RoutingRule("sigmoid", 2.5), choice_bias=random(experts).float())
+    return plain, replace(plain, experts=stacked)

@@ -75,6 +75,10 @@ class ModelRunner:
         return None
 
     @property
+    def expert_tokens(self) -> tuple[int, ...]:
+        return tuple(self._model.expert_tokens.tolist())
+
+    @property
     def takes_drafts(self) -> bool:
         return True
 

@@ -6,19 +6,19 @@ from torch import Tensor
 from engine.models.config import ModelConfig
 from kernels import weights as weight_types
 from kernels.ops import AttentionPlan, ExpertNorms, ExpertWeights, LayerWeights, MlpWeights, Ops
-from kernels.reference import clamped_swiglu_mul
 
 
 class FeedForward:
     """Computes the MLPs of a model. `expert_tokens`: tokens that each expert has computed, over all layers, int64
-    [experts]."""
+    [experts] on the device."""
 
     def __init__(self, config: ModelConfig, ops: Ops) -> None:
         self._ops, self._eps = ops, config.rms_norm_eps
-        multiply = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul, "clamped_swiglu": clamped_swiglu_mul}
+        multiply = {"silu": ops.silu_mul, "gelu_tanh": ops.gelu_mul, "clamped_swiglu": ops.clamped_swiglu_mul}
         self.multiply = multiply[config.activation]
         experts = config.experts
-        self.expert_tokens = torch.zeros(0 if experts is None else experts.count, dtype=torch.int64)
+        count = 0 if experts is None else experts.count
+        self.expert_tokens = torch.zeros(count, dtype=torch.int64, device=ops.device)
 
     def __call__(self, layer: LayerWeights, x: Tensor, residual: Tensor, plan: AttentionPlan) -> Tensor:
         """[T, H] from normed inputs x, and the residual stream before that norm, [T, H]. `plan`: says which tokens are

@@ -29,11 +29,10 @@ from engine.models.layout import (
 from engine.models.native_model import NativeModel
 from engine.models.rope import layer_ropes
 from engine.models.sources import BlockSource, KVScaleSource, WeightSource
-from kernels.arrays import FLOAT32, Array, Dtype, Floats
+from kernels.arrays import FLOAT32, Array, Dtype
 from kernels.cpu.native_ops import NativeOps
 from kernels.weights import (
     DENSE,
-    PLAIN_ROUTING,
     DeltaVectors,
     DeltaWeights,
     E,
@@ -121,11 +120,7 @@ def _check_gpu(config: ModelConfig) -> None:
     if config.latent is not None and config.latent.stored.dim % 16:
         sizes = f"a rank of {config.latent.rank} and {config.latent.rotated} rotated dimensions"
         raise UnsupportedCheckpoint(f"latent attention: {sizes}: together not a multiple of 16; use device cpu")
-    if config.attention_sinks:
-        raise UnsupportedCheckpoint("attention_sinks: attention on a GPU has no sinks; use device cpu")
     experts = config.experts
-    if experts is not None and (experts.bias or experts.choice_bias or experts.rule != PLAIN_ROUTING):
-        raise UnsupportedCheckpoint("experts: a GPU computes softmax routers without biases alone; use device cpu")
     if experts is not None and (experts.own_norms or experts.share_scale):
         raise UnsupportedCheckpoint(
             "experts: norms and scales of experts are not computed on a GPU yet; use device cpu"
@@ -371,7 +366,7 @@ class _Assembler(Generic[V, L, E]):
     def _mlp(self, prefix: str) -> MlpWeights[L]:
         return MlpWeights(self._fused.pop(f"{prefix}.gate_up"), self._fused.pop(f"{prefix}.down"))
 
-    def _experts(self, prefix: str) -> ExpertWeights[L]:
+    def _experts(self, prefix: str) -> ExpertWeights[V, L]:
         config = self._config.experts
         assert config is not None, "a sparse layer without experts"
         has_shared = config.shared_size > 0
@@ -399,9 +394,9 @@ class _Assembler(Generic[V, L, E]):
         value = self._ops.vector(np.ones(config.heads_of(index).dim, FLOAT32)) if config.value_norm else None
         return HeadNorms(query, key, config.rms_norm_eps, config.qk_norm_whole, value)
 
-    def _wide(self, name: str) -> Floats:
+    def _wide(self, name: str) -> V:
         """A vector that stays float32."""
-        return np.array(self._pop(name), FLOAT32)
+        return self._ops.wide_vector(self._pop(name))
 
     def _pop(self, name: str) -> Array:
         if name not in self._vectors:

@@ -254,8 +254,8 @@ class Transformer:
         config = self.config
         if config.score_scale is not None:  # `attend` divides by the root
             query = scaled(query, config.score_scale * math.sqrt(query.shape[-1]))
-        cap, sinks = config.attention_softcap, None if layer.sinks is None else tensor_of(layer.sinks)
-        return self.ops.attend(query, kv_layer, plan, window, cap, sinks, layer.kv_scales).flatten(1)
+        cap = config.attention_softcap
+        return self.ops.attend(query, kv_layer, plan, window, cap, layer.sinks, layer.kv_scales).flatten(1)
 
     def _attend_latents(
         self, weights: ops_types.LatentWeights, normed: Tensor, rope: RopeRows, kv_layer: Tensor, plan: AttentionPlan

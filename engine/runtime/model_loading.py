@@ -337,6 +337,7 @@ def _runner(
             num_slots=slots,
             max_model_len=window,
             num_states=states,
+            drafts=config.ngram,
         )
     except OutOfDeviceMemory as error:
         raise InsufficientMemory(f"the GPU has no room for the KV memory and CUDA graphs: {error}") from error

@@ -149,8 +149,9 @@ class StepLoop:
         return plan, proposals
 
     def stats(self, now_ns: int) -> SchedulerStats:
-        """The scheduler's stats with those of speculation and launches. Callable from any thread."""
-        stats = replace(self._scheduler.stats(now_ns), launches=self._executor.launches)
+        """The scheduler's stats with those of speculation, launches and experts. Callable from any thread."""
+        executor = self._executor
+        stats = replace(self._scheduler.stats(now_ns), launches=executor.launches, expert_tokens=executor.expert_tokens)
         speculator = self._speculator
         if speculator is None:
             return stats

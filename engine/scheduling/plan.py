@@ -136,6 +136,12 @@ class Executor(Protocol):
         """Counts of launched steps; None where steps are not launched but computed. Callable from any thread."""
         ...
 
+    @property
+    def expert_tokens(self) -> tuple[int, ...]:
+        """Tokens that each expert has computed since loading, over all layers; empty for a model without experts.
+        Callable from any thread."""
+        ...
+
     def execute(self, plan: StepPlan) -> PendingStep:
         """Launch a step. This call, or `result()`, may raise any exception; the step then has no result.
 

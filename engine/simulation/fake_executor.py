@@ -125,6 +125,7 @@ class FakeExecutor:
         self.async_depth = async_depth
         self.takes_drafts = True
         self.launches: LaunchStats | None = None
+        self.expert_tokens: tuple[int, ...] = ()
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._states = [_UNWRITTEN] * num_states
         self._windows = (None, *windows)

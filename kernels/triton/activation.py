@@ -1,12 +1,24 @@
-"""Gated activations: of a Llama MLP, SiLU of one half times the other (SwiGLU, Shazeer, arXiv 2002.05202), and of
-attention, its output times a sigmoid."""
+"""Gated activations of MLPs: SiLU of one half times the other (SwiGLU, Shazeer, arXiv 2002.05202), and gpt-oss's, which
+clamps both (arXiv 2508.10925). And of attention: its output times a sigmoid."""
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.reference import CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_SLOPE
 from kernels.triton.tiles import MOVED_TILE, require_contiguous, warps_for
+
+_LIMIT, _SLOPE = tl.constexpr(CLAMPED_SWIGLU_LIMIT), tl.constexpr(CLAMPED_SWIGLU_SLOPE)
+
+
+@triton.jit
+def sigmoid(x):
+    """1 / (1 + e) or e / (1 + e) with an e that does not overflow."""
+    e = tl.exp(-tl.abs(x))
+    return tl.where(x < 0, e, 1.0) / (1.0 + e)
 
 
 @triton.jit
@@ -57,11 +69,38 @@ def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
     return output
 
 
+@triton.jit
+def clamped_swiglu_mul_kernel(gate_up, output, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """(up + 1) gate sigmoid(1.702 gate) of gate_up [T, 2 WIDTH], its first half up to 7 and its second within +-7, into
+    output [T, WIDTH]: in float32, rounded once. NaN stays NaN. Grid (T, tiles of WIDTH). Oracle:
+    `kernels.reference.clamped_swiglu_mul`.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    exists = column < WIDTH
+    gates = gate_up + row * (2 * WIDTH) + column
+    gate = tl.load(gates, mask=exists, other=0.0).to(tl.float32)
+    up = tl.load(gates + WIDTH, mask=exists, other=0.0).to(tl.float32)
+    gate = tl.where(gate > _LIMIT, _LIMIT, gate)
+    up = tl.where(up > _LIMIT, _LIMIT, tl.where(up < -_LIMIT, -_LIMIT, up))
+    product = (up + 1.0) * (gate * sigmoid(gate * _SLOPE))
+    tl.store(output + row * WIDTH + column, product.to(output.dtype.element_ty), mask=exists)
+
+
 def silu_mul(gate_up: Tensor) -> Tensor:
     """`kernels.reference.silu_mul` of [T, 2F]; returns [T, F]."""
+    return _multiplied(silu_mul_kernel, gate_up)
+
+
+def clamped_swiglu_mul(gate_up: Tensor) -> Tensor:
+    """`kernels.reference.clamped_swiglu_mul` of [T, 2F]; returns [T, F]."""
+    return _multiplied(clamped_swiglu_mul_kernel, gate_up)
+
+
+def _multiplied(kernel: Any, gate_up: Tensor) -> Tensor:
     require_contiguous(gate_up)
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     output = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
     grid = (rows, triton.cdiv(width, MOVED_TILE))
-    silu_mul_kernel[grid](gate_up, output, WIDTH=width, TILE=MOVED_TILE, num_warps=warps_for(MOVED_TILE))
+    kernel[grid](gate_up, output, WIDTH=width, TILE=MOVED_TILE, num_warps=warps_for(MOVED_TILE))
     return output

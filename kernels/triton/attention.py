@@ -24,11 +24,12 @@ def attend(
     window: int | None,
     scales: KVScales = _NO_SCALES,
     cap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; returns [T, Hq, D].
 
-    Defined by `kernels.reference.attend` on stored values times their scales; `cap` as there. The output is 0 for
-    tokens of a row with context 0, and arbitrary for tokens of no row.
+    Defined by `kernels.reference.attend` on stored values times their scales; `cap` and `sinks` as there. The output is
+    0 for tokens of a row with context 0, and arbitrary for tokens of no row.
 
     Does not synchronise with the device. The launches depend on the plan's plain numbers alone, so a CUDA graph is
     valid for any contexts within them.
@@ -44,9 +45,9 @@ def attend(
     )
     scale = (math.log2(math.e) if cap is None else 1 / cap) / math.sqrt(head_dim) * scales.key
     if plan.decode_rows:
-        _decode(query, kv_layer, output, plan, shape, scale, scales.value)
+        _decode(query, kv_layer, sinks, output, plan, shape, scale, scales.value)
     if plan.extend_rows:
-        _extend(query, kv_layer, output, plan, shape, scale, scales.value)
+        _extend(query, kv_layer, sinks, output, plan, shape, scale, scales.value)
     return output
 
 
@@ -66,6 +67,7 @@ def _check_layout(query: Tensor, kv_layer: Tensor) -> None:
 def _decode(
     query: Tensor,
     kv_layer: Tensor,
+    sinks: Tensor | None,
     output: Tensor,
     plan: TritonPlan,
     shape: AttentionShape,
@@ -79,6 +81,7 @@ def _decode(
     decode[(programs_of(query.device, launch.programs),)](
         query,
         kv_layer,
+        sinks,
         output,
         partials,
         partial_sums,
@@ -110,6 +113,7 @@ def _decode(
 def _extend(
     query: Tensor,
     kv_layer: Tensor,
+    sinks: Tensor | None,
     output: Tensor,
     plan: TritonPlan,
     shape: AttentionShape,
@@ -121,6 +125,7 @@ def _extend(
     extend[(shape.kv_heads, query_tiles, plan.extend_rows)](
         query,
         kv_layer,
+        sinks,
         output,
         plan.block_tables,
         plan.row_slots,

@@ -69,6 +69,14 @@ def start_softmax(ROWS: tl.constexpr, DIM: tl.constexpr):
 
 
 @triton.jit
+def add_sinks(softmax, sinks, heads, there):
+    """`start_softmax` with a score of each row's head without a value, of sinks float32 [Hq], if `there`."""
+    highest, total, mixed = softmax
+    scores = tl.maximum(tl.load(sinks + heads) * LOG2_E, LOWEST)
+    return tl.where(there, scores, highest), tl.where(there, 1.0, total), mixed
+
+
+@triton.jit
 def attention_step(
     softmax,
     query,

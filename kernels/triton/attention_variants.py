@@ -1,7 +1,7 @@
 """The shipped variants of the attention kernels, as described in `kernels.triton.variants`.
 
 What is compiled depends on a model's heads and window. There is one variant for each path through the code: every head
-dimension with KV in the model's dtype and in fp8, rows with and without drafts, and a window.
+dimension with KV in the model's dtype and in fp8, rows with and without drafts, a window, and sinks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,6 +25,7 @@ _BF16, _FP16, _FP8 = "bf16", "fp16", "fp8e4nv"
 _BYTES = {_BF16: 2, _FP16: 2, _FP8: 1}
 
 TYPES = {
+    "sinks": "*fp32",
     "partials": "*fp32",
     "partial_sums": "*fp32",
     "block_tables": "*i32",
@@ -40,16 +41,17 @@ TYPES = {
     "scale": "fp32",
     "value_scale": "fp32",
 }
-ALIGNED = frozenset({"query", "kv_layer", "output", "partials", "partial_sums", "block_stride"})
+ALIGNED = frozenset({"query", "kv_layer", "output", "sinks", "partials", "partial_sums", "block_stride"})
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """The attention of a model: its dtype, that of its KV, and its heads."""
+    """The attention of a model: its dtype, that of its KV, its heads, and whether they have sinks."""
 
     dtype: str
     stored: str
     shape: AttentionShape
+    sinks: bool = False
 
     def __str__(self) -> str:
         stored = "-kv8" if self.stored == _FP8 else ""
@@ -57,13 +59,22 @@ class _Model:
             f"{self.dtype}{stored}-d{self.shape.head_dim}"
             + ("-window" if self.shape.window else "")
             + ("-cap" if self.shape.cap else "")
+            + ("-sinks" if self.sinks else "")
         )
 
 
 def _model(
-    dtype: str, stored: str, kv_heads: int, group: int, head_dim: int, window: int = 0, cap: float = 0.0
+    dtype: str,
+    stored: str,
+    kv_heads: int,
+    group: int,
+    head_dim: int,
+    window: int = 0,
+    cap: float = 0.0,
+    *,
+    sinks: bool = False,
 ) -> _Model:
-    return _Model(dtype, stored, AttentionShape(kv_heads, group, head_dim, window, _BYTES[stored], cap))
+    return _Model(dtype, stored, AttentionShape(kv_heads, group, head_dim, window, _BYTES[stored], cap), sinks)
 
 
 _WHOLE = (
@@ -81,8 +92,11 @@ _PLAIN = (
     _model(_BF16, _BF16, 8, 2, 256, cap=50.0),
     _model(_BF16, _BF16, 8, 2, 256, window=4096, cap=50.0),
     _model(_BF16, _BF16, 16, 2, 128, cap=50.0),
+    _model(_BF16, _BF16, 8, 8, 64, sinks=True),
+    _model(_BF16, _BF16, 8, 8, 64, window=128, sinks=True),
     _model(_FP16, _FP16, 8, 4, 128),
     _model(_BF16, _FP8, 3, 3, 64),
+    _model(_BF16, _FP8, 8, 8, 64, window=128, sinks=True),
     _model(_BF16, _FP8, 32, 1, 80),
     _model(_BF16, _FP8, 8, 4, 128),
     _model(_BF16, _FP8, 4, 2, 256),
@@ -107,27 +121,32 @@ def _readers(model: _Model) -> Iterator[KernelVariant]:
 def _others(model: _Model) -> Iterator[KernelVariant]:
     more_than_few = FEW_QUERY_ROWS // model.shape.group + 1
     yield _reader(f"decode-drafts-{model}", decode, decode_launch(model.shape, more_than_few), model)
-    yield _variant(f"merge-{model}", merge, merge_launch(model.shape), {"output": f"*{model.dtype}"}, wide_loads=True)
+    types = {"output": f"*{model.dtype}"}
+    yield _variant(f"merge-{model}", merge, merge_launch(model.shape), types, {}, wide_loads=True)
 
 
 def _reader(name: str, kernel: Any, launch: Launch, model: _Model, **promises: bool) -> KernelVariant:
     types = {"query": f"*{model.dtype}", "output": f"*{model.dtype}", "kv_layer": f"*{model.stored}"}
-    return _variant(name, kernel, launch, types, wide_loads=True, pipelined_loads=True, **promises)
+    absent = {} if model.sinks else {"sinks": None}
+    return _variant(name, kernel, launch, types, absent, wide_loads=True, pipelined_loads=True, **promises)
 
 
 def _counting() -> KernelVariant:
     launch = Launch({"SPLIT": SPLIT_TOKENS, "ROWS": COUNTED_ROWS}, num_warps=4, num_stages=3)
-    return _variant("count-splits", count_splits, launch, {})
+    return _variant("count-splits", count_splits, launch, {}, {})
 
 
-def _variant(name: str, kernel: Any, launch: Launch, types: Mapping[str, str], **promises: bool) -> KernelVariant:
-    known = {**TYPES, **types}
-    signature = {argument: known[argument] for argument in kernel.arg_names if argument not in launch.constexprs}
+def _variant(
+    name: str, kernel: Any, launch: Launch, types: Mapping[str, str], absent: Mapping[str, None], **promises: bool
+) -> KernelVariant:
+    """`absent`: arguments that are not there."""
+    known, constexprs = {**TYPES, **types}, {**launch.constexprs, **absent}
+    signature = {argument: known[argument] for argument in kernel.arg_names if argument not in constexprs}
     return KernelVariant(
         name,
         kernel,
         signature,
-        launch.constexprs,
+        constexprs,
         frozenset(ALIGNED & signature.keys()),
         launch.num_warps,
         launch.num_stages,

@@ -14,6 +14,7 @@ import triton.language as tl
 from kernels.triton.attention_step import (
     LOWEST,
     STEP_TENSORS,
+    add_sinks,
     attention_step,
     finish_softmax,
     first_visible,
@@ -38,6 +39,7 @@ def row_of(split, split_starts, rows):
 def decode(
     query,
     kv_layer,
+    sinks,
     output,
     partials,
     partial_sums,
@@ -67,6 +69,7 @@ def decode(
     query, output [T, Hq, D]; kv_layer [N, 16, 2, Hkv, D], dense within a block. A row whose window lies in one split
     is written to output; of others each split's mean goes to partials float32 [splits, most_queries, Hq, D] and log2
     of its sum of weights to partial_sums float32 [splits, most_queries, Hq]. scale: of scores, as in `attention_step`.
+    sinks: float32 [Hq], in the sum of the first of these splits; None: there are none.
 
     Grid: (programs,), any number. A piece of work is (split, KV head, QUERY_TILE packed rows), the split's heads one
     after another, since their keys are neighbours in memory. Oracle: `kernels.reference.attend`, with `merge`.
@@ -90,6 +93,8 @@ def decode(
             query_at = context - tokens + packed // GROUP
             block_table = block_tables + tl.load(row_slots + row).to(tl.int64) * table_stride
             softmax = start_softmax(QUERY_TILE, DIM)
+            if sinks is not None:
+                softmax = add_sinks(softmax, sinks, kv_head * GROUP + packed % GROUP, split_start <= first_key)
             for start in range(tl.maximum(split_start, first_key // KEY_TILE * KEY_TILE), stop, KEY_TILE):
                 softmax = attention_step(
                     softmax,

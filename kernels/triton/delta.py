@@ -2,36 +2,12 @@
 `kernels.reference_delta.advance_rows`. Letters in shapes: `kernels.delta`.
 
 Three launches: inputs (convolution, norms, gates), the delta rule, and the gated norm of what it read. The rule goes
-through the tokens of a row one by one, and products and sums are not fused: a row has the same bits in chunks of any
-size, alone and among others, and when its drafts are settled.
+through the tokens of a row one by one, and the compiler fuses no product with a sum: a row has the same bits in chunks
+of any size, alone and among others, and when its drafts are settled.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-
-import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-
-from kernels.delta import DeltaShape
-from kernels.device_states import DeviceStates
-from kernels.ops import DeltaWeights
-from kernels.reference_delta import L2_EPS
-from kernels.step import ROW_WORDS, SAVE_WORDS
-from kernels.triton.tiles import require_contiguous, tile_above, warps_for
-
-TOKEN_TILE = 8
-"""Tokens of a program of the inputs."""
-VALUE_TILE = 16
-"""Columns of a memory in a program of the rule: each is independent of the others."""
-NORM_TILE = 1024
-"""Numbers of a program of the gated norm."""
-KEPT_UNIT = 8
-"""Channels that a program keeps are a multiple of it: whole vectors."""
-_WARP_NUMBERS = 2048
-"""Numbers of a memory that a warp holds in registers."""
 
 
 @triton.jit
@@ -154,6 +130,32 @@ def _token(
 
 
 @triton.jit
+def _keep_inputs(
+    mixed,
+    own,
+    target,
+    start,
+    end,
+    channel,
+    exists,
+    CHANNELS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TAPS: tl.constexpr,
+    LINES: tl.constexpr,
+):
+    """Write the inputs that the convolution needs after the first `end` tokens of a row, whose inputs begin at mixed,
+    to the state `target`. Older ones are in its state `own`, which may be the same."""
+    line = tl.arange(0, LINES)[:, None]
+    there = (line < TAPS - 1) & exists[None, :]
+    offset = end - (TAPS - 1) + line
+    at = line * CHANNELS + channel[None, :]
+    new = tl.load(mixed + offset.to(tl.int64) * WIDTH + channel[None, :], mask=there & (offset >= 0), other=0.0)
+    old = tl.load(own + at + end * CHANNELS, mask=there & (offset < 0) & (start > 0), other=0.0)
+    tl.debug_barrier()  # threads read lines that others write
+    tl.store(target + at, new.to(tl.float32) + old, mask=there)
+
+
+@triton.jit
 def delta_rule_kernel(
     inputs,
     gating,
@@ -213,11 +215,6 @@ def delta_rule_kernel(
         own = memory + state.to(tl.int64) * slot_stride
         of_memory = (TAPS - 1) * CHANNELS + (head * KEY_DIM + key[:, None]) * VALUE_DIM + value[None, :]
         numbers = tl.load(own + of_memory, mask=has_key[:, None] & (start > 0), other=0.0)
-        slice_begin = (head * (VALUE_DIM // VALUES) + tile) * KEPT
-        channel = slice_begin + tl.arange(0, KEPT_TILE)
-        kept_line = tl.arange(0, KEPT_LINES)
-        is_kept = (kept_line < TAPS - 1)[:, None] & ((tl.arange(0, KEPT_TILE) < KEPT) & (channel < CHANNELS))[None, :]
-        of_kept = kept_line[:, None] * CHANNELS + channel[None, :]
         last = tl.load(line + 7)
         save = tl.load(line - ROW + 7, mask=index > 0, other=0)
         query, keys, values, beta, decay = _token(
@@ -248,7 +245,7 @@ def delta_rule_kernel(
                 numbers *= decay
                 found = tl.sum(numbers * keys[:, None], axis=0)
                 change = (values - found) * beta
-                numbers += keys[:, None] * change[None, :]
+                numbers = tl.fma(keys[:, None], change[None, :], numbers)
                 if settled is None:
                     read = tl.sum(numbers * query[:, None], axis=0)
                     tl.store(out + token.to(tl.int64) * (VALUE_HEADS * VALUE_DIM), read)
@@ -256,12 +253,12 @@ def delta_rule_kernel(
             if keeps & (end <= count):
                 target = memory + to.to(tl.int64) * slot_stride
                 tl.store(target + of_memory, numbers, mask=has_key[:, None])
-                offsets = (end - (TAPS - 1) + kept_line)[:, None]
-                lines = mixed + (first + offsets).to(tl.int64) * WIDTH + channel[None, :]
-                new = tl.load(lines, mask=is_kept & (offsets >= 0), other=0.0).to(tl.float32)
-                old = tl.load(own + of_kept + end * CHANNELS, mask=is_kept & (offsets < 0) & (start > 0), other=0.0)
-                tl.debug_barrier()  # threads read lines that others write
-                tl.store(target + of_kept, new + old, mask=is_kept)
+                channel = (head * (VALUE_DIM // VALUES) + tile) * KEPT + tl.arange(0, KEPT_TILE)
+                is_kept = (tl.arange(0, KEPT_TILE) < KEPT) & (channel < CHANNELS)
+                inputs_of_row = mixed + first.to(tl.int64) * WIDTH
+                _keep_inputs(
+                    inputs_of_row, own, target, start, end, channel, is_kept, CHANNELS, WIDTH, TAPS, KEPT_LINES
+                )
             done = tl.minimum(end, count)
             save += 1
 
@@ -293,128 +290,3 @@ def gated_norm_kernel(
     weights = tl.load(weight + place, mask=place < DIM, other=0.0)
     normed = numbers * scale * weights[None, :] * _silu(gate)
     tl.store(output + at, normed.to(output.dtype.element_ty), mask=exists)
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaLaunch:
-    """Compile-time arguments and warps of the kernels for one shape."""
-
-    inputs: Mapping[str, int | float]
-    rule: Mapping[str, int | float]
-    norm: Mapping[str, int | float]
-
-
-@lru_cache
-def launch_of(shape: DeltaShape) -> DeltaLaunch:
-    sizes: Mapping[str, int | float] = {
-        "KEY_HEADS": shape.key_heads,
-        "VALUE_HEADS": shape.value_heads,
-        "KEY_DIM": shape.key_dim,
-        "VALUE_DIM": shape.value_dim,
-        "TAPS": shape.taps,
-        "ROW": ROW_WORDS,
-    }
-    tile = tile_above(max(shape.key_dim, shape.value_dim))
-    key_tile, value_tile = tile_above(shape.key_dim), tile_above(shape.value_dim)
-    programs = shape.values // VALUE_TILE
-    kept = triton.cdiv(triton.cdiv(shape.channels, programs), KEPT_UNIT) * KEPT_UNIT
-    lines = max(1, NORM_TILE // value_tile)
-    return DeltaLaunch(
-        inputs={
-            **sizes,
-            "L2_EPS": L2_EPS,
-            "TOKENS": TOKEN_TILE,
-            "TILE": tile,
-            "num_warps": warps_for(TOKEN_TILE * tile),
-        },
-        rule={
-            **sizes,
-            "TILED": shape.tiled,
-            "SAVE": SAVE_WORDS,
-            "KEY_TILE": key_tile,
-            "VALUES": VALUE_TILE,
-            "KEPT": kept,
-            "KEPT_LINES": tile_above(shape.taps - 1),
-            "KEPT_TILE": tile_above(kept),
-            "num_warps": max(1, key_tile * VALUE_TILE // _WARP_NUMBERS),
-        },
-        norm={
-            "HEADS": shape.value_heads,
-            "DIM": shape.value_dim,
-            "WIDTH": shape.channels + shape.values,
-            "LINES": lines,
-            "TILE": value_tile,
-            "num_warps": warps_for(lines * value_tile),
-        },
-    )
-
-
-def gated_delta(
-    mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
-) -> Tensor:
-    """`kernels.reference_delta.advance_rows`."""
-    shape, tokens = weights.shape, mixed.shape[0]
-    output = torch.empty((tokens, shape.values), dtype=mixed.dtype, device=mixed.device)
-    if not tokens:
-        return output
-    read = _advance(mixed, gates, weights, states.memory[:, place], states, states.rows, None)
-    launch = launch_of(shape).norm
-    lines = tokens * shape.value_heads
-    grid = (triton.cdiv(lines, launch["LINES"]),)
-    gated_norm_kernel[grid](read, mixed, weights.vectors.norm, output, lines, eps, **launch)
-    return output
-
-
-def settle_delta(
-    mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
-) -> None:
-    """`kernels.reference_delta.advance_rows` of rows with drafts, by their first `settled` tokens."""
-    _advance(mixed, gates, weights, states.memory[:, place], states, states.rows, settled)
-
-
-def _advance(
-    mixed: Tensor,
-    gates: Tensor,
-    weights: DeltaWeights,
-    memory: Tensor,
-    states: DeviceStates,
-    rows: Tensor,
-    settled: Tensor | None,
-) -> Tensor:
-    """Advance the memories of a layer [slots, words]. Returns what they give for the queries, float32 [T, Hv Dv]."""
-    require_contiguous(mixed, gates)
-    shape, vectors, launch = weights.shape, weights.vectors, launch_of(weights.shape)
-    tokens = mixed.shape[0]
-    inputs = torch.empty((tokens, shape.channels), dtype=torch.float32, device=mixed.device)
-    gating = torch.empty((tokens, 2 * shape.value_heads), dtype=torch.float32, device=mixed.device)
-    read = torch.empty((tokens, shape.values), dtype=torch.float32, device=mixed.device)
-    delta_inputs_kernel[triton.cdiv(tokens, TOKEN_TILE), 2 * shape.key_heads + shape.value_heads](
-        mixed,
-        gates,
-        rows,
-        states.token_rows,
-        memory,
-        vectors.convolution,
-        vectors.decay_rate,
-        vectors.step_bias,
-        inputs,
-        gating,
-        tokens,
-        memory.stride(0),
-        enable_fp_fusion=False,
-        **launch.inputs,
-    )
-    delta_rule_kernel[shape.value_dim // VALUE_TILE, shape.value_heads, rows.shape[0]](
-        inputs,
-        gating,
-        mixed,
-        rows,
-        states.saves,
-        settled,
-        memory,
-        read,
-        memory.stride(0),
-        enable_fp_fusion=False,
-        **launch.rule,
-    )
-    return read

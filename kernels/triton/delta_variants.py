@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from kernels.delta import DeltaShape
 from kernels.triton import activation, delta
+from kernels.triton.delta_launch import launch_of
 from kernels.triton.tiles import MOVED_TILE, warps_for
 from kernels.triton.variants import KernelVariant
 
@@ -27,7 +28,7 @@ def delta_variants() -> list[KernelVariant]:
 
 
 def _of_shape(dtype: str, name: str, shape: DeltaShape) -> list[KernelVariant]:
-    launch = delta.launch_of(shape)
+    launch = launch_of(shape)
     return [
         KernelVariant(
             name=f"delta-inputs-{dtype}-{name}",
@@ -37,7 +38,7 @@ def _of_shape(dtype: str, name: str, shape: DeltaShape) -> list[KernelVariant]:
                 **dict.fromkeys(("rows", "token_rows"), "*i32"),
                 **dict.fromkeys(("memory", "convolution", "decay_rate", "step_bias", "output", "gating"), "*fp32"),
                 "tokens": "i32",
-                "slot_stride": "i64",
+                "slot_stride": "i32",
             },
             constexprs=_without_warps(launch.inputs),
             aligned=frozenset(
@@ -66,7 +67,7 @@ def _of_shape(dtype: str, name: str, shape: DeltaShape) -> list[KernelVariant]:
 
 
 def _rule(dtype: str, name: str, shape: DeltaShape, *, settles: bool) -> KernelVariant:
-    launch = delta.launch_of(shape)
+    launch = launch_of(shape)
     absent: dict[str, object] = {} if settles else {"settled": None}
     return KernelVariant(
         name=f"delta-rule-{dtype}-{name}" + ("-settled" if settles else ""),
@@ -75,7 +76,7 @@ def _rule(dtype: str, name: str, shape: DeltaShape, *, settles: bool) -> KernelV
             **dict.fromkeys(("inputs", "gating", "memory", "output"), "*fp32"),
             "mixed": f"*{dtype}",
             **dict.fromkeys(("rows", "saves", *(("settled",) if settles else ())), "*i32"),
-            "slot_stride": "i64",
+            "slot_stride": "i32",
         },
         constexprs=absent | _without_warps(launch.rule),
         aligned=frozenset({"inputs", "gating", "memory", "output", "mixed", "rows", "saves", "slot_stride"}),

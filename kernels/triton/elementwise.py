@@ -31,6 +31,7 @@ class _Heads:
 
 
 _WIDTHS = (576, 4096, 16_384)
+_GATES = {"silu-mul": activation.silu_mul_kernel, "clamped-swiglu-mul": activation.clamped_swiglu_mul_kernel}
 _HEADS = (
     _Heads(32, 8, 64, 64),
     _Heads(32, 32, 80, 32),
@@ -77,14 +78,17 @@ def _by_width(dtype: str, width: int) -> list[KernelVariant]:
             num_warps=warps_for(tile),
             wide_loads=True,
         ),
-        KernelVariant(
-            name=f"silu-mul-{dtype}-{width}",
-            kernel=activation.silu_mul_kernel,
-            signature={"gate_up": rows, "output": rows},
-            constexprs=tiled,
-            aligned=frozenset({"gate_up", "output"}),
-            num_warps=warps_for(MOVED_TILE),
-            wide_loads=True,
+        *(
+            KernelVariant(
+                name=f"{name}-{dtype}-{width}",
+                kernel=kernel,
+                signature={"gate_up": rows, "output": rows},
+                constexprs=tiled,
+                aligned=frozenset({"gate_up", "output"}),
+                num_warps=warps_for(MOVED_TILE),
+                wide_loads=True,
+            )
+            for name, kernel in _GATES.items()
         ),
         KernelVariant(
             name=f"embed-{dtype}-{width}",

@@ -22,7 +22,10 @@ def _assignments(assignments, ROW_TILE: tl.constexpr):
 
 
 @triton.jit
-def _store(output, total, assignment, has_row, column, out_features):
+def _store(output, total, bias, expert, assignment, has_row, column, out_features):
+    if bias is not None:
+        of_columns = tl.load(bias + expert * out_features + column, mask=column < out_features, other=0.0)
+        total += of_columns.to(tl.float32)[:, None]
     line = assignment.to(tl.int64) * out_features
     there = (column < out_features)[:, None] & has_row[None, :]
     tl.store(output + line[None, :] + column[:, None], total.to(output.dtype.element_ty), mask=there)
@@ -32,6 +35,7 @@ def _store(output, total, assignment, has_row, column, out_features):
 def expert_linear_kernel(
     x,
     weight,
+    bias,
     output,
     experts,
     assignments,
@@ -42,8 +46,8 @@ def expert_linear_kernel(
     OUTPUT_TILE: tl.constexpr,
     INPUT_TILE: tl.constexpr,
 ):
-    """Line a // PER_LINE of x for each assignment a, times the weight [experts, N, K] of its expert, into line a of
-    output [assignments, N].
+    """Line a // PER_LINE of x for each assignment a, times the weight [experts, N, K] of its expert, plus its bias
+    [experts, N], if that is not None, into line a of output [assignments, N].
 
     Grid: (tiles of N, tiles of assignments). Oracle: `kernels.reference_experts.mixture`.
     """
@@ -61,7 +65,7 @@ def expert_linear_kernel(
             left = tl.load(weights + start, mask=has_column[:, None] & there[None, :], other=0.0)
             right = tl.load(inputs + start, mask=has_row[None, :] & there[:, None], other=0.0)
             total = tl.dot(left, right, total, input_precision="ieee")
-        _store(output, total, assignment, has_row, column, out_features)
+        _store(output, total, bias, expert, assignment, has_row, column, out_features)
 
 
 @triton.jit
@@ -70,6 +74,7 @@ def expert_grouped_kernel(
     codes,
     scales,
     zero_points,
+    bias,
     output,
     experts,
     assignments,
@@ -106,7 +111,7 @@ def expert_grouped_kernel(
                 GROUP,
                 BITS,
             )
-        _store(output, total, assignment, has_row, column, out_features)
+        _store(output, total, bias, expert, assignment, has_row, column, out_features)
 
 
 @triton.jit
@@ -115,6 +120,7 @@ def expert_rounded_kernel(
     x_scales,
     codes,
     scales,
+    bias,
     output,
     experts,
     assignments,
@@ -147,7 +153,7 @@ def expert_rounded_kernel(
             out_features,
             GROUPED,
         )
-        _store(output, total, assignment, has_row, column, out_features)
+        _store(output, total, bias, expert, assignment, has_row, column, out_features)
 
 
 @triton.jit

@@ -9,6 +9,7 @@ import triton.language as tl
 
 from kernels.triton.attention_step import (
     STEP_TENSORS,
+    add_sinks,
     attention_step,
     finish_softmax,
     first_visible,
@@ -64,6 +65,7 @@ def _steps(
 def extend(
     query,
     kv_layer,
+    sinks,
     output,
     block_tables,
     row_slots,
@@ -85,7 +87,8 @@ def extend(
 ):
     """Attend with the queries of rows first_row and on; output [T, Hq, D] like query, 0 in a row with context 0.
 
-    kv_layer [N, 16, 2, Hkv, D], dense within a block. scale: of scores, as in `attention_step`.
+    kv_layer [N, 16, 2, Hkv, D], dense within a block. scale: of scores, as in `attention_step`. sinks: float32 [Hq], or
+    None.
     Grid: (Hkv, most tiles of QUERY_TILE packed rows in a row, rows). The last tiles see most keys and start first.
     Oracle: `kernels.reference.attend`.
     """
@@ -109,6 +112,8 @@ def extend(
         first_key = first_visible(first_token_stop, 1, WINDOW)
         start = first_key // KEY_TILE * KEY_TILE
         softmax = start_softmax(QUERY_TILE, DIM)
+        if sinks is not None:
+            softmax = add_sinks(softmax, sinks, kv_head * GROUP + packed % GROUP, True)
         if WINDOW > 0:
             whole = tl.minimum(tl.cdiv(first_visible(stop, 1, WINDOW), KEY_TILE) * KEY_TILE, stop)
             softmax = _steps(

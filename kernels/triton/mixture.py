@@ -1,5 +1,5 @@
-"""A mixture of experts on a GPU: route, sort, two products with the chosen experts, and the weighted sum. Nothing waits
-for the device, and every launch depends on the number of tokens alone."""
+"""A mixture of experts on a GPU: route, sort and count, two products with the chosen experts, and the weighted sum.
+Nothing waits for the device, and every launch depends on the number of tokens alone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -33,13 +33,13 @@ Weight = Tensor | PackedGroups | RoundedWeight
 
 
 class StackedLinear:
-    """The weights of one product of all experts, [experts, ...] in each of their tensors."""
+    """The weights and biases of one product of all experts, [experts, ...] in each of their tensors."""
 
     def __init__(self, linears: Sequence[Linear], dtype: torch.dtype) -> None:
         first = linears[0]
         self.experts = len(linears)
         self.out_features, self.in_features = first.out_features, first.in_features
-        weights = [_weight(linear) for linear in linears]
+        weights: list[Weight] = [_own(linear).weight for linear in linears]
         self.weight: Weight
         if all(isinstance(weight, PackedGroups) for weight in weights):
             self.weight = _stacked_groups(cast("list[PackedGroups]", weights))
@@ -48,13 +48,16 @@ class StackedLinear:
         else:
             dense = [weight if isinstance(weight, Tensor) else weight.floats().to(dtype) for weight in weights]
             self.weight = torch.stack(dense)
+        biases = [linear.bias for linear in map(_own, linears) if linear.bias is not None]
+        assert len(biases) in (0, self.experts), "all experts have a bias, or none"
+        self.bias = torch.stack(biases) if biases else None
 
     def __call__(self, x: Tensor, tiles: ExpertTiles, per_line: int, assignments: int) -> Tensor:
         """Line a // per_line of x for each assignment a: [assignments, N]. Lines without an expert are 0."""
         output = x.new_zeros((assignments, self.out_features))
         launch = self._launch(tiles.tile)
         grid = (triton.cdiv(self.out_features, launch.output_tile), len(tiles.experts))
-        shape = (output, tiles.experts, tiles.assignments, self.in_features, self.out_features)
+        shape = (self.bias, output, tiles.experts, tiles.assignments, self.in_features, self.out_features)
         weight = self.weight
         if isinstance(weight, PackedGroups):
             tensors = (x, weight.codes, weight.scales, weight.zero_points)
@@ -73,13 +76,13 @@ class StackedLinear:
 
     def linear(self, expert: int) -> Linear:
         """The product of one expert, over the same memory."""
-        weight = self.weight
+        weight, bias = self.weight, None if self.bias is None else self.bias[expert]
         if isinstance(weight, PackedGroups):
             parts = (weight.codes[expert], weight.scales[expert], weight.zero_points[expert])
-            return GroupedLinear(replace(weight, codes=parts[0], scales=parts[1], zero_points=parts[2]), None)
+            return GroupedLinear(replace(weight, codes=parts[0], scales=parts[1], zero_points=parts[2]), bias)
         if isinstance(weight, RoundedWeight):
-            return RoundedLinear(RoundedWeight(weight.codes[expert], weight.scales[expert]), None)
-        return ReferenceLinear(weight[expert], None)
+            return RoundedLinear(RoundedWeight(weight.codes[expert], weight.scales[expert]), bias)
+        return ReferenceLinear(weight[expert], bias)
 
     def _launch(self, tile: int) -> ProductTile:
         kind = "grouped" if isinstance(self.weight, PackedGroups) else "plain"
@@ -115,17 +118,25 @@ class StackedExperts(Sequence[Mlp[Linear]]):
         return (self[index] for index in range(len(self)))
 
 
-def mixture(weights: ExpertWeights, x: Tensor, slot_mapping: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
-    """`kernels.reference_experts.mixture`, without the counts."""
+def mixture(
+    weights: ExpertWeights,
+    x: Tensor,
+    slot_mapping: Tensor,
+    multiply: Callable[[Tensor], Tensor],
+    expert_tokens: Tensor,
+) -> Tensor:
+    """`kernels.reference_experts.mixture` of the experts that `kernels.reference.route` chooses."""
+    assert weights.share_scale is None, "the loader refuses scales of shares on a GPU"
     experts = weights.experts
     assert isinstance(experts, StackedExperts), "the experts of another backend"
     tokens, per_token = x.shape[0], weights.per_token
     output = torch.empty_like(x)
     if not tokens:
         return output
-    chosen, shares = route(weights.router.wide(x), per_token, weights.renormalise, slot_mapping)
+    logits = weights.router.wide(x)
+    chosen, shares = route(logits, per_token, weights.renormalise, slot_mapping, weights.rule, weights.choice_bias)
     assignments = chosen.numel()
-    tiles = align(chosen, len(experts), expert_launch(assignments, len(experts)))
+    tiles = align(chosen, len(experts), expert_launch(assignments, len(experts)), expert_tokens)
     inner = multiply(experts.gate_up(x, tiles, per_token, assignments))
     outputs = experts.down(inner, tiles, 1, assignments)
     width = x.shape[1]
@@ -142,11 +153,9 @@ def mixture(weights: ExpertWeights, x: Tensor, slot_mapping: Tensor, multiply: C
     return output
 
 
-def _weight(linear: Linear) -> Weight:
+def _own(linear: Linear) -> ReferenceLinear | GroupedLinear | RoundedLinear:
     assert isinstance(linear, ReferenceLinear | GroupedLinear | RoundedLinear), "a product of another backend"
-    if linear.bias is not None:
-        raise ValueError("an expert's product has a bias, which products of stacked experts do not add")
-    return linear.weight
+    return linear
 
 
 def _stacked_groups(weights: Sequence[PackedGroups]) -> PackedGroups:

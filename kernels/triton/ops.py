@@ -29,7 +29,7 @@ from kernels.triton import (
     activation,
     attention,
     blocks,
-    delta,
+    delta_launch,
     embedding,
     latents,
     logprobs,
@@ -94,12 +94,15 @@ class TritonOps(ReferenceOps):
     def gated_delta(
         self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
     ) -> Tensor:
-        return delta.gated_delta(mixed, gates, weights, place, states, eps)
+        return delta_launch.gated_delta(mixed, gates, weights, place, states, eps)
 
     def settle_delta(
         self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
     ) -> None:
-        delta.settle_delta(mixed, gates, weights, place, states, settled)
+        delta_launch.settle_delta(mixed, gates, weights, place, states, settled)
+
+    def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.clamped_swiglu_mul(gate_up)
 
     def stack_experts(self, experts: Sequence[MlpWeights]) -> Sequence[MlpWeights]:
         return mixture.StackedExperts(experts, self.dtype)
@@ -114,7 +117,7 @@ class TritonOps(ReferenceOps):
         routed: Tensor | None = None,
     ) -> Tensor:
         assert routed is None, "a router with an input of its own"
-        return mixture.mixture(weights, x, slot_mapping, multiply)
+        return mixture.mixture(weights, x, slot_mapping, multiply, expert_tokens)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
@@ -151,8 +154,7 @@ class TritonOps(ReferenceOps):
         scales: KVScales | None = None,
     ) -> Tensor:
         assert isinstance(plan, TritonPlan)
-        assert sinks is None, "the loader refuses sinks on a GPU"
-        return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap)
+        return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap, sinks)
 
     def stack_heads(self, linears: Sequence[Linear]) -> Sequence[Linear]:
         return HeadLinears(linears)

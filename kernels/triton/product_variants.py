@@ -21,7 +21,7 @@ from kernels.triton.experts import (
 from kernels.triton.grouped import grouped_linear_kernel
 from kernels.triton.rounded import rounded_linear_kernel
 from kernels.triton.rounding import GROUPS_TILE, ROW_TILE, round_groups_kernel, round_rows_kernel
-from kernels.triton.routing import READ_TILE, align_kernel, count_kernel, route_kernel
+from kernels.triton.routing import READ_TILE, align_kernel, count_kernel, route_kernel, rule_constexprs
 from kernels.triton.splits import MERGED_TILE, merge_splits_kernel
 from kernels.triton.tiles import MOVED_TILE, warps_for
 from kernels.triton.tuning_products import (
@@ -35,6 +35,7 @@ from kernels.triton.tuning_products import (
     ProductTile,
 )
 from kernels.triton.variants import KernelVariant
+from kernels.weights import PLAIN_ROUTING, RoutingRule
 
 _WORDS = {4: "*i16", 8: "*i32"}
 _TYPES = {
@@ -148,50 +149,64 @@ def _rounding(dtype: str, codes: str, grouped: bool) -> KernelVariant:
 
 
 def _experts(dtype: str, tile: int) -> Iterator[KernelVariant]:
+    """Each format without a bias, and one with: they add it alike."""
     types = {"x": f"*{dtype}", "weight": f"*{dtype}", "output": f"*{dtype}", "x_scales": "*fp32"}
     plain: dict[str, object] = {"PER_LINE": 8, "INPUT_TILE": EXPERT_INPUTS}
+    biased = types | {"bias": f"*{dtype}"}
+    yield _variant(f"experts-bias-{tile}-{dtype}", expert_linear_kernel, EXPERTS["plain", tile], biased, plain)
+    plain |= {"bias": None}
     yield _variant(f"experts-{tile}-{dtype}", expert_linear_kernel, EXPERTS["plain", tile], types, plain)
     for bits in (4, 8):
-        fixed: dict[str, object] = {"PER_LINE": 8, "GROUP": 128, "BITS": bits}
+        fixed: dict[str, object] = {"PER_LINE": 8, "GROUP": 128, "BITS": bits, "bias": None}
         named = f"experts-{bits}x128-{tile}-{dtype}"
         own = types | {"codes": _WORDS[bits]}
         yield _variant(named, expert_grouped_kernel, EXPERTS["grouped", tile], own, fixed)
     for codes, grouped in _ROUNDED:
         named = f"experts-{codes}{'-groups' if grouped else ''}-{tile}-{dtype}"
         own = types | dict.fromkeys(("x", "codes"), f"*{codes}")
-        fixed = {"PER_LINE": 8, "GROUPED": grouped}
+        fixed = {"PER_LINE": 8, "GROUPED": grouped, "bias": None}
         yield _variant(named, expert_rounded_kernel, EXPERTS["rounded", tile], own, fixed)
 
 
+_RULES = {
+    "": (128, 8, PLAIN_ROUTING, False),
+    "-sigmoid": (256, 8, RoutingRule("sigmoid", 2.5), True),
+    "-groups": (256, 8, RoutingRule("sigmoid", 2.5, groups=8, groups_per_token=4, group_best=2), True),
+    "-softmax-groups": (160, 6, RoutingRule("softmax", 16.0, groups=8, groups_per_token=3), False),
+}
+"""By name: experts, those of a token, the rule, and whether the choice has a bias."""
+
+
 def _routing(dtype: str) -> Iterator[KernelVariant]:
-    """The kernels around the products of a mixture of 128 experts, 8 for each token."""
-    shapes: dict[Any, tuple[dict[str, object], int]] = {
-        route_kernel: ({"EXPERTS": 128, "PER_TOKEN": 8, "RENORMALISE": True, "TILE": 128}, 1),
-        count_kernel: ({"TILE": READ_TILE}, 4),
-        align_kernel: ({"EXPERTS": 128, "EXPERTS_TILE": 128, "ROW_TILE": FEW_TOKENS, "TILE": READ_TILE}, 4),
-        weighted_sum_kernel: ({"WIDTH": 2048, "PER_TOKEN": 8, "TILE": MOVED_TILE}, warps_for(MOVED_TILE)),
-    }
+    """The kernels around the products of a mixture of 128 experts, 8 for each token, and every rule."""
     types = {
         "logits": "*fp32",
+        "choice_bias": "*fp32",
         "slot_mapping": "*i64",
         "weights": "*fp32",
         "outputs": f"*{dtype}",
         "output": f"*{dtype}",
         "assignments": "i32",
         "tiles": "i32",
+        "expert_tokens": "*i64",
         **dict.fromkeys(("chosen", "counts", "experts", "places"), "*i32"),
     }
-    for kernel, (constexprs, warps) in shapes.items():
+
+    def variant(name: str, kernel: Any, constexprs: dict[str, object], warps: int) -> KernelVariant:
         signature = {argument: types[argument] for argument in kernel.arg_names if argument not in constexprs}
-        yield KernelVariant(
-            kernel.__name__.removesuffix("_kernel").replace("_", "-"),
-            kernel,
-            signature,
-            constexprs,
-            frozenset({"logits", "outputs", "output", "chosen", "counts"} & signature.keys()),
-            num_warps=warps,
-            wide_loads=kernel is weighted_sum_kernel,
-        )
+        aligned = {"logits", "choice_bias", "outputs", "output", "chosen", "counts", "expert_tokens"}
+        of_signature, wide = frozenset(aligned & signature.keys()), kernel is weighted_sum_kernel
+        return KernelVariant(name, kernel, signature, constexprs, of_signature, num_warps=warps, wide_loads=wide)
+
+    for name, (experts, per_token, rule, biased) in _RULES.items():
+        shape: dict[str, object] = {"EXPERTS": experts, "PER_TOKEN": per_token, "RENORMALISE": True}
+        absent: dict[str, object] = {} if biased else {"choice_bias": None}
+        yield variant(f"route{name}", route_kernel, shape | rule_constexprs(rule) | absent, 1)
+    yield variant("count", count_kernel, {"TILE": READ_TILE}, 4)
+    sizes: dict[str, object] = {"EXPERTS": 128, "EXPERTS_TILE": 128, "ROW_TILE": FEW_TOKENS, "TILE": READ_TILE}
+    yield variant("align", align_kernel, sizes, 4)
+    summed: dict[str, object] = {"WIDTH": 2048, "PER_TOKEN": 8, "TILE": MOVED_TILE}
+    yield variant("weighted-sum", weighted_sum_kernel, summed, warps_for(MOVED_TILE))
 
 
 def _variant(

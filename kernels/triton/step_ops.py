@@ -15,8 +15,8 @@ class TritonStepOps:
     def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None:
         step.scatter_runs(words, upload, runs)
 
-    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None:
-        step.derive(rows, sequences, out, most_queries)
+    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, shape: StepShape) -> None:
+        step.derive(rows, sequences, out, shape.most_queries, shape.tokens_each)
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         split_starts = torch.empty(shape.decode_rows + 1, dtype=torch.int32, device=block_tables.device)

@@ -51,6 +51,7 @@ class Device:
     async_depth: int
     takes_drafts: bool = False
     launches: LaunchStats | None = None
+    expert_tokens: tuple[int, ...] = ()
     diary: list[str] = field(default_factory=list)
     broken: dict[str, Exception] = field(default_factory=dict)
     free_at_ns: int = 0

@@ -76,6 +76,10 @@ class SimulatedDevice:
         return self._inner.launches
 
     @property
+    def expert_tokens(self) -> tuple[int, ...]:
+        return self._inner.expert_tokens
+
+    @property
     def takes_drafts(self) -> bool:
         return self._inner.takes_drafts
 

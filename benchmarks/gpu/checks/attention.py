@@ -18,15 +18,19 @@ DRAFTED = 5
 
 _SCALES = KVScales(key=0.37, value=1.9)
 
+_SINKS_WINDOW = 128
+"""That of gpt-oss."""
+
 
 def run(stage: Stage) -> None:
-    """The head shape that is measured: every dtype, fp8, a window, and rows that must not know of one another."""
+    """The measured head shape: every dtype, fp8, a window, sinks, and rows that must not know of one another."""
     heads = stage.scale.attention_heads
     for dtype in stage.scale.dtypes:
         _check(stage, heads, dtype)
     model_dtype = stage.scale.dtypes[0]
     _check(stage, heads, model_dtype, window=stage.scale.long_context // 3)
     _check(stage, heads, model_dtype, scales=_SCALES)
+    _check(stage, heads, model_dtype, window=_SINKS_WINDOW, with_sinks=True)
     stage.attempt("a row alone", lambda: _check_alone(stage, heads, model_dtype))
 
 
@@ -38,17 +42,18 @@ def run_dimensions(stage: Stage) -> None:
         _check(stage, heads, model_dtype, scales=_SCALES)
 
 
-def attended(step: PagedStep, window: int | None = None, scales: KVScales | None = None) -> Tensor:
+def attended(
+    step: PagedStep, window: int | None = None, scales: KVScales | None = None, sinks: Tensor | None = None
+) -> Tensor:
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
     with poisoned_memory():
-        if scales is None:
-            return attend(step.query, step.kv_layer, plan, window)
-        return attend(step.query, step.kv_layer, plan, window, scales)
+        return attend(step.query, step.kv_layer, plan, window, scales or KVScales(key=1.0, value=1.0), sinks=sinks)
 
 
-def expected_of(step: PagedStep, window: int | None = None) -> Tensor:
+def expected_of(step: PagedStep, window: int | None = None, sinks: Tensor | None = None) -> Tensor:
     """In float32. The reference multiplies what no token sees by 0, which NaN would survive."""
-    return reference.attend(step.query.float(), step.kv_layer.float().nan_to_num(0.0), step.metadata, window)
+    kv_layer = step.kv_layer.float().nan_to_num(0.0)
+    return reference.attend(step.query.float(), kv_layer, step.metadata, window, sinks=sinks)
 
 
 def rows_of(kind: str, long_context: int, chunk: int) -> tuple[list[int], list[int]]:
@@ -62,12 +67,19 @@ def rows_of(kind: str, long_context: int, chunk: int) -> tuple[list[int], list[i
 
 
 def _check(
-    stage: Stage, heads: Heads, dtype: torch.dtype, window: int | None = None, scales: KVScales | None = None
+    stage: Stage,
+    heads: Heads,
+    dtype: torch.dtype,
+    window: int | None = None,
+    scales: KVScales | None = None,
+    *,
+    with_sinks: bool = False,
 ) -> None:
-    suffix = (f", window {window}" if window else "") + (", fp8 KV" if scales else "")
+    suffix = (f", window {window}" if window else "") + (", fp8 KV" if scales else "") + ", sinks" * with_sinks
+    sinks = torch.linspace(-2.0, 4.0, heads.kv * heads.group, device=stage.device) if with_sinks else None
     for kind in ("decode", "mixed"):
         name = f"attention {kind}, {heads}, {str(dtype).removeprefix('torch.')}{suffix}"
-        stage.attempt(name, partial(_check_step, stage, name, kind, heads, dtype, window, scales))
+        stage.attempt(name, partial(_check_step, stage, name, kind, heads, dtype, window, scales, sinks))
 
 
 def _check_step(
@@ -78,18 +90,20 @@ def _check_step(
     dtype: torch.dtype,
     window: int | None,
     scales: KVScales | None,
+    sinks: Tensor | None,
 ) -> None:
     lens, contexts = rows_of(kind, stage.scale.long_context, stage.scale.chunk)
     step = meant = make_step(lens, contexts, heads, dtype, stage.generator, window=window)
     if scales is not None:
         step, meant = in_fp8(step, scales)
-    output = attended(step, window, scales)
+    output = attended(step, window, scales, sinks)
     padding = [index for index, context in enumerate(contexts) if context == 0]
     assert padding == [0], "one row of padding, which is one token"
     assert not output[0].any(), "padding has to become 0"
     # The reference has no meaning for a row without a key: its softmax is NaN.
-    stage.checked(name, worst_row_error(output[1:], expected_of(meant, window)[1:]), TOLERANCE[dtype])
-    stage.checked(f"{name}, again", share_that_differs(attended(step, window, scales), output), 0.0, "must be the same")
+    stage.checked(name, worst_row_error(output[1:], expected_of(meant, window, sinks)[1:]), TOLERANCE[dtype])
+    again = attended(step, window, scales, sinks)
+    stage.checked(f"{name}, again", share_that_differs(again, output), 0.0, "must be the same")
 
 
 def _check_alone(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:

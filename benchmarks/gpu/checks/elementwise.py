@@ -94,6 +94,13 @@ def _check_silu_mul(stage: Stage, title: str, rows: int, width: int, dtype: torc
     stage.checked(title, worst_row_error(output, reference.silu_mul(gate_up.double())), TOLERANCE[dtype])
 
 
+def _check_clamped_swiglu_mul(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
+    gate_up = 5 * _random(stage, rows, 2 * width, dtype=dtype)
+    with poisoned_memory():
+        output = activation.clamped_swiglu_mul(gate_up)
+    stage.checked(title, worst_row_error(output, reference.clamped_swiglu_mul(gate_up.double())), TOLERANCE[dtype])
+
+
 def _check_embed(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
     table = _random(stage, 1000, width, dtype=dtype)
     ids = torch.randint(0, 1000, (rows,), generator=stage.generator, device=stage.device)
@@ -106,6 +113,7 @@ _ROW_CHECKS: dict[str, Callable[[Stage, str, int, int, torch.dtype], None]] = {
     "norm": _check_rms_norm,
     "sum and norm": _check_add_rms_norm,
     "gate": _check_silu_mul,
+    "clamped gate": _check_clamped_swiglu_mul,
     "embedding": _check_embed,
 }
 

@@ -12,6 +12,16 @@ from kernels import reference
 from kernels.reference_ops import ReferenceOps
 from kernels.triton import activation
 from kernels.triton.mixture import mixture
+from kernels.triton.routing import route
+from kernels.weights import RoutingRule
+
+_ROUTED = (96, 6)
+"""Experts, and those of a token."""
+_RULES = {
+    "a sigmoid router": RoutingRule("sigmoid", 2.5),
+    "a sigmoid router with groups": RoutingRule("sigmoid", 2.5, groups=8, groups_per_token=4, group_best=2),
+    "a softmax router with groups": RoutingRule("softmax", 16.0, groups=8, groups_per_token=3),
+}
 
 _ROUNDED_TOLERANCE = 5e-2
 """Of products whose inputs are rounded: a quotient between two codes may go to either."""
@@ -25,8 +35,11 @@ def run(stage: Stage) -> None:
         for rows in scale.checked_rows:
             title = f"product with {kind.name}, {rows} rows"
             stage.attempt(title, partial(_check_product, stage, title, kind, rows, dtype))
-        title = f"experts in {kind.name}"
-        stage.attempt(title, partial(_check_experts, stage, title, kind, dtype))
+        for biased in (False, True):
+            title = f"experts in {kind.name}{', with biases' * biased}"
+            stage.attempt(title, partial(_check_experts, stage, title, kind, dtype, biased=biased))
+    for title, rule in _RULES.items():
+        stage.attempt(title, partial(_check_routing, stage, title, rule))
 
 
 def _random(stage: Stage, *shape: int) -> Tensor:
@@ -47,14 +60,30 @@ def _check_product(stage: Stage, title: str, kind: ProductKind, rows: int, dtype
     stage.checked(f"{title}: the last alone", share_that_differs(alone[0], actual[-1]), 0.0, "must be the same")
 
 
-def _check_experts(stage: Stage, title: str, kind: ProductKind, dtype: torch.dtype) -> None:
+def _check_experts(stage: Stage, title: str, kind: ProductKind, dtype: torch.dtype, *, biased: bool) -> None:
     tokens, experts, per_token, hidden, inner = stage.scale.checked_mixture
-    plain, stacked = mixture_of(stage.generator, stage.device, kind, experts, per_token, hidden, inner, dtype)
+    plain, stacked = mixture_of(
+        stage.generator, stage.device, kind, experts, per_token, hidden, inner, dtype, biased=biased
+    )
     x, slots = _random(stage, tokens, hidden).to(dtype), torch.arange(tokens, device=stage.device)
     slots[tokens // 2] = -1
+    counts, expected_counts = torch.zeros(2, experts, dtype=torch.int64, device=stage.device)
     with poisoned_memory():
-        actual = mixture(stacked, x, slots, activation.silu_mul)
-    counts = torch.zeros(experts, dtype=torch.int64, device=stage.device)
-    expected = ReferenceOps(stage.device, dtype).mixture(plain, x, slots, reference.silu_mul, counts)
+        actual = mixture(stacked, x, slots, activation.silu_mul, counts)
+    expected = ReferenceOps(stage.device, dtype).mixture(plain, x, slots, reference.silu_mul, expected_counts)
     tolerance = _ROUNDED_TOLERANCE if kind.rounds else 2 * TOLERANCE[dtype]
     stage.checked(title, worst_row_error(actual, expected), tolerance)
+    assert int(counts.sum()) == (tokens - 1) * per_token, "every token but padding is counted once"
+
+
+def _check_routing(stage: Stage, title: str, rule: RoutingRule) -> None:
+    """Shares are those of the chosen experts; of two scores that nearly tie, either may be chosen."""
+    tokens, (experts, per_token) = stage.scale.checked_mixture[0], _ROUTED
+    logits, bias = 3 * _random(stage, tokens, experts), _random(stage, experts)
+    slots = torch.zeros(tokens, dtype=torch.int64, device=stage.device)
+    with poisoned_memory():
+        chosen, shares = route(logits, per_token, True, slots, rule, bias)
+    expected, expected_shares = reference.route(logits, per_token, True, rule, bias)
+    same = (chosen == expected).all(dim=1)
+    stage.checked(title, 1 - float(same.double().mean()), 0.01, "of the tokens have other experts")
+    stage.checked(f"{title}, shares", worst_row_error(shares[same], expected_shares[same]), TOLERANCE[torch.float32])

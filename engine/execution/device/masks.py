@@ -27,21 +27,22 @@ class DrawMasks:
     failed: frozenset[int]
 
 
-def grammar_masks(rows: Sequence[ScheduledRow], vocab_size: int, device: torch.device) -> DrawMasks:
-    """The masks of a step's rows, in kernel order, after the tokens that their requests have by now.
+def grammar_masks(
+    rows: Sequence[ScheduledRow], draw_starts: Sequence[int], vocab_size: int, device: torch.device
+) -> DrawMasks:
+    """The masks of a step's rows, in kernel order, after the tokens that their requests have by now. `draw_starts`:
+    index of each row's first draw.
 
     Called once all steps before this one are committed. A request that ended with one of them is not masked, as its
     row is dropped.
     """
     draws: list[Draw] = []
     places: list[int] = []
-    first = 0
-    for row in rows:
+    for row, first in zip(rows, draw_starts, strict=True):
         count = 1 + len(row.drafts)
         if row.samples and row.request.matcher is not None and row.request.slot is not None:
             draws += [Draw(row.request, row.drafts[:taken]) for taken in range(count)]
             places += range(first, first + count)
-        first += count
     host = torch.empty((len(draws), bitmask_words(vocab_size)), dtype=torch.int32, pin_memory=device.type == "cuda")
     words, masked = host.numpy(), list[int]()
 

@@ -100,8 +100,8 @@ class DeviceStep:
         for piece in self.prompt_scores:
             prompt_logprobs[piece.row] += tuple(piece.scores.entries([piece.top] * len(piece.scores.tokens)))
         in_plan_order = [RowResult()] * len(rows)
-        first = 0
         for index, (row, place) in enumerate(zip(rows, self.inputs.order, strict=True)):
+            first = self.inputs.draw_starts[index]
             last = first + len(row.drafts)
             if not row.drafts:
                 token = tokens[first] if row.samples else None
@@ -120,7 +120,6 @@ class DeviceStep:
                     draft_logprobs=tuple(entry for entry in logprobs[first:kept] if entry is not None),
                 )
                 in_plan_order[place] = result if faults.isdisjoint(used) else _failed(result)
-            first = last + 1
         for index, embedding in self.embeddings.items():
             place = self.inputs.order[index]
             in_plan_order[place] = in_plan_order[place]._replace(embedding=embedding_bytes(embedding.numpy()))

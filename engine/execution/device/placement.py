@@ -67,10 +67,17 @@ def run_largest_step(
 
 
 def place(
-    model: Transformer, step_ops: StepOps, *, num_blocks: int, num_slots: int, max_model_len: int, num_states: int = 0
+    model: Transformer,
+    step_ops: StepOps,
+    *,
+    num_blocks: int,
+    num_slots: int,
+    max_model_len: int,
+    num_states: int = 0,
+    drafts: bool = False,
 ) -> DeviceRunner:
     """A runner on the model's GPU, with its graphs captured. `num_states`: state slots of a model with recurrent
-    layers.
+    layers. `drafts`: whether rows will have drafts.
 
     A capture that fails costs speed alone: steps are then launched kernel by kernel.
 
@@ -88,7 +95,7 @@ def place(
             num_states=num_states,
         )
         try:
-            runner.capture_graphs(CudaCapture())
+            runner.capture_graphs(CudaCapture(), drafts=drafts)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:

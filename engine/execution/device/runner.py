@@ -7,9 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from engine.execution.device.counts import DeviceCounts
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, row_sizes
+from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, graph_sizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, continued, encoded, padding_rows, replayed_shape
 from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.masks import DrawMasks, grammar_masks
@@ -26,7 +27,7 @@ from engine.models.transformer import Transformer
 from engine.scheduling.plan import BlockCopy, LaunchStats, PendingStep, StepPlan
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
-from kernels.step import Row, StepOps, StepShape, StepTensors
+from kernels.step import StepOps, StepShape, StepTensors
 
 _SHARED = 4
 """Contexts of replayed steps may add up to this multiple of the KV memory: rows that share a prefix count it each."""
@@ -66,6 +67,7 @@ class DeviceRunner:
         self._vocab_size = model.config.vocab_size
         self._context_tokens = min(_SHARED * num_blocks * BLOCK_TOKENS, num_slots * max_model_len)
         self._new_fence = fences_of(self._device)
+        self._expert_tokens = DeviceCounts(model.expert_tokens)
         with torch.inference_mode():
             self._kv = model.allocate_kv(num_blocks)
             self._states = StateMemory(model.allocate_states(num_states)) if num_states else None
@@ -96,10 +98,16 @@ class DeviceRunner:
     def takes_drafts(self) -> bool:
         return True
 
+    @property
+    def expert_tokens(self) -> tuple[int, ...]:
+        return self._expert_tokens.read()
+
     @torch.inference_mode()
-    def capture_graphs(self, capture: Capture) -> None:
-        """Capture decode steps of all sizes. Called once, between steps. If it fails, no step is replayed."""
-        sizes = GraphSizes(row_sizes(self._num_slots), (1,), self._context_tokens)
+    def capture_graphs(self, capture: Capture, *, drafts: bool = False) -> None:
+        """Capture decode steps of all sizes, also those with drafts if there will be `drafts`. Called once, between
+        steps. If it fails, no step is replayed."""
+        # Tokens that fill a row up would advance a recurrent state a second time.
+        sizes = graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and self._states is None)
         tokens = max(key.rows * key.tokens_each for key in sizes.keys)
         tensors = StepTensors.empty(sizes.rows[-1], tokens, self._device)
         graphs: dict[GraphKey, ReplayedStep] = {}
@@ -145,7 +153,8 @@ class DeviceRunner:
             replayed, states = self._graphs[inputs.key], None
             forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
         prompt_scores = [] if further else self._prompt_scores(inputs, forwarded.hidden)
-        finish = partial(self._finish, inputs, needs, forwarded, draw, prompt_scores, states)
+        pools = further is None
+        finish = partial(self._finish, inputs, needs, forwarded, draw, prompt_scores, states, pools=pools)
         step: DeviceStep | MaskedStep
         if needs.grammars:
             step = self._undrawn = MaskedStep(finish)
@@ -163,14 +172,17 @@ class DeviceRunner:
         draw: Callable[[], Drawn] | None,
         prompt_scores: Sequence[PromptScores],
         states: DeviceStates | None,
+        *,
+        pools: bool,
     ) -> DeviceStep:
-        """Launch the draws of a step, or replay `draw`, and the copies of all results to the host."""
-        masks = grammar_masks(inputs.rows, self._vocab_size, self._device) if needs.grammars else None
+        """Launch the draws of a step, or replay `draw`, and the copies of all results to the host. `pools`: whether
+        rows may have embeddings."""
+        masks = self._masks(inputs) if needs.grammars else None
         drawn = self._draw(forwarded, inputs.shape, needs, masks) if draw is None else draw()
         if states is not None and states.drafted_tokens:
             self._settle(states, forwarded.draws, drawn)
         # The last allocation that may fail.
-        embeddings = self._embeddings(inputs, forwarded.hidden) if inputs.key is None else {}
+        embeddings = self._embeddings(inputs, forwarded.hidden) if pools else {}
         self._slots.record_drawn(inputs.rows, inputs.words)
         fence = self._new_fence()
         step = DeviceStep(
@@ -192,7 +204,7 @@ class DeviceRunner:
         """Load a step."""
         inputs = arrange(plan.rows, self._graph_sizes, () if plan.states is None else plan.states.saves)
         self._slots.load(inputs.rows, inputs.words, inputs.saves)
-        return inputs, sampling_needs(inputs.rows)
+        return inputs, sampling_needs(inputs.rows, inputs.draw_starts)
 
     def _continue(self, plan: StepPlan) -> tuple[StepInputs, SamplingNeeds] | None:
         """Load a step of the rows of the last one, which was replayed, each one token further; None, with nothing
@@ -215,6 +227,9 @@ class DeviceRunner:
         forward = capture(lambda: outputs.keep(self._forward(tensors, shape, states=states)))
         forwarded = forward()
         return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
+
+    def _masks(self, inputs: StepInputs) -> DrawMasks:
+        return grammar_masks(inputs.rows, inputs.draw_starts, self._vocab_size, self._device)
 
     def _draw(
         self, forwarded: Forwarded, shape: StepShape, needs: SamplingNeeds, masks: DrawMasks | None = None
@@ -246,17 +261,17 @@ class DeviceRunner:
         """Launch the model on the rows that are loaded; samples after each row or, with `draws`, after drafts too. The
         launches depend on `shape` only."""
         sequences = self._slots.sequences
-        self._step_ops.derive(self._slots.rows[: shape.rows], sequences, tensors, shape.most_queries)
+        self._step_ops.derive(self._slots.rows[: shape.rows], sequences, tensors, shape)
         plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv, states)
-        draws = draws or Draws.after_rows(tensors)
+        if draws is None:
+            draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
         finite = draws.of_rows(self._step_ops.finite_rows(hidden, tensors.query_starts))
-        return Forwarded(draws, hidden, finite, self._model.logits(hidden[draws.ends]))
+        return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden)))
 
     def _embeddings(self, inputs: StepInputs, hidden: Tensor) -> Mapping[int, Tensor]:
         """Embeddings of the prompts that the step completes, by index of their row."""
-        ends = [line.first + row.tokens - 1 for row, line in zip(inputs.rows, inputs.lines, strict=False)]
-        return self._pooler.pool(inputs.rows, ends, hidden)
+        return self._pooler.pool(inputs.rows, inputs.ends, hidden)
 
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:
@@ -267,11 +282,13 @@ class DeviceRunner:
     def _prompt_scores(self, inputs: StepInputs, hidden: Tensor) -> list[PromptScores]:
         """Scores of the prompt tokens that the rows' positions predict, where requested."""
         pieces = []
+        ends: list[int] | None = None
         for index, row in enumerate(inputs.rows):
             top = row.request.params.prompt_logprobs
             if top is None or not row.request.wants_prompt_logprobs:
                 continue
-            first = int(inputs.words[index, Row._fields.index("first")])
+            ends = ends or inputs.ends
+            first = ends[index] + 1 - row.tokens
             predicted = on_device(predicted_prompt_tokens(row), torch.int64, self._device)
             for start in range(0, len(predicted), LOGPROB_ROWS):
                 tokens = predicted[start : start + LOGPROB_ROWS]

@@ -25,7 +25,8 @@ class SamplingNeeds:
 
     thresholds: whether any uses top-k, top-p or min-p. penalties: whether any uses token counts. additions: (draw,
     token, value) to add to the logits. logprobs: the draws with log-probabilities, `tops` the number of most likely
-    tokens of each. penalised: the rows, if there are drafts and penalties. grammars: whether any has a grammar.
+    tokens of each. penalised: the rows, if there are drafts and penalties, and `draw_starts`, the first draw of each.
+    grammars: whether any has a grammar.
     """
 
     thresholds: bool
@@ -34,6 +35,7 @@ class SamplingNeeds:
     logprobs: list[int]
     tops: list[int]
     penalised: Sequence[ScheduledRow] = ()
+    draw_starts: Sequence[int] = ()
     grammars: bool = False
 
     @property
@@ -74,7 +76,7 @@ class DeviceSampler:
             self._step_ops.mask_rows(logits, masks.draws, masks.bits)
         columns, row_slots = self._slots.columns, draws.row_slots
         if needs.penalised:
-            columns, row_slots = counting_drafts(columns, draws, needs.penalised)
+            columns, row_slots = counting_drafts(columns, draws, needs.penalised, needs.draw_starts)
         if needs.additions:
             self._ops.edit_logits(logits, _edits(needs.additions, logits.device))
         tokens, sound = self._step_ops.sample_slots(
@@ -91,16 +93,14 @@ class DeviceSampler:
         return Drawn(tokens, sound, measure(self._ops, raw, tokens[asking], max(needs.tops)))
 
 
-def sampling_needs(rows: Sequence[ScheduledRow]) -> SamplingNeeds:
-    """The needs of a step's rows, in order."""
+def sampling_needs(rows: Sequence[ScheduledRow], draw_starts: Sequence[int]) -> SamplingNeeds:
+    """The needs of a step's rows, in order. `draw_starts`: index of each row's first draw."""
     thresholds = penalties = grammars = False
     additions: list[tuple[int, int, float]] = []
     logprobs: list[int] = []
     tops: list[int] = []
-    first = 0
-    for row in rows:
+    for row, first in zip(rows, draw_starts, strict=True):
         draws = range(first, first + 1 + len(row.drafts))
-        first = draws.stop
         if not row.samples:
             continue
         params = row.request.params
@@ -118,7 +118,8 @@ def sampling_needs(rows: Sequence[ScheduledRow]) -> SamplingNeeds:
             logprobs += draws
             tops += [params.logprobs] * len(draws)
     drafted = penalties and any(row.drafts for row in rows)
-    return SamplingNeeds(thresholds, penalties, additions, logprobs, tops, rows if drafted else (), grammars)
+    penalised = (rows, draw_starts) if drafted else ((), ())
+    return SamplingNeeds(thresholds, penalties, additions, logprobs, tops, *penalised, grammars)
 
 
 def _edits(additions: Sequence[tuple[int, int, float]], device: torch.device) -> LogitEdits:

@@ -24,7 +24,7 @@ class NativeMixture:
     each has computed; it is kept and added to. `struct`: the TpMixture that describes it.
     """
 
-    def __init__(self, weights: ExpertWeights[NativeLinear], store: abi.Store, expert_tokens: Ints) -> None:
+    def __init__(self, weights: ExpertWeights[Floats, NativeLinear], store: abi.Store, expert_tokens: Ints) -> None:
         library = load()
         assert library is not None, "there is no native library"
         assert store in GATED, f"{store.name} does not multiply"
@@ -109,7 +109,7 @@ def routing(
     )
 
 
-def _router(weights: ExpertWeights[NativeLinear]) -> abi.Linear:
+def _router(weights: ExpertWeights[Floats, NativeLinear]) -> abi.Linear:
     """The router, and the gate of the shared MLP as one output more."""
     router = abi.Linear.from_buffer_copy(weights.router.struct)
     if weights.shared is not None and weights.shared_gate is not None:

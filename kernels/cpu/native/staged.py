@@ -309,7 +309,7 @@ class StagedForward:
         shared += self._norm(self._mixtures[index](own, routed), norms.experts_output).astype(FLOAT32)
         return shared
 
-    def _mixture(self, weights: ExpertWeights[NativeLinear], layer: NativeLayer) -> NativeMixture:
+    def _mixture(self, weights: ExpertWeights[Floats, NativeLinear], layer: NativeLayer) -> NativeMixture:
         """Of experts alone, if the shared MLP has norms of its own."""
         if layer.expert_norms is not None:
             weights = replace(weights, shared=None)

@@ -19,6 +19,7 @@ from engine.speculation.policy import FixedDepth
 from engine.speculation.speculator import Speculator
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import (
+    DRAFT_GRAPHS,
     ON_GPU,
     REFERENCE,
     REFERENCE_GRAPHS,
@@ -28,7 +29,7 @@ from tests.engine.execution.device.harness import (
     rerun,
     running_request,
 )
-from tests.engine.execution.draft_cases import assert_same, proposer_of
+from tests.engine.execution.draft_cases import assert_same, proposer_of, usage_of
 from tests.engine.execution.harness import Generated, Harness, MakeRunner, load_tiny, prompt
 from tests.engine.grammar.constrained import GREEDY, SAMPLED, Failing, run
 from tests.support.tiny_tokenizer import VOCAB_SIZE
@@ -87,8 +88,19 @@ def test_answers_are_those_without_drafts(
     model: Transformer, compiler: GrammarCompiler, expected: dict[str, Generated], kind: str
 ) -> None:
     speculator = Speculator([proposer_of(kind, expected)], FixedDepth(4))
-    harness = Harness(model, make_runner=REFERENCE_GRAPHS, speculator=speculator)
+    harness = Harness(model, make_runner=DRAFT_GRAPHS, speculator=speculator)
     assert_same(run(harness, compiler, preempt_every=3), expected)
+
+
+def test_drafts_of_recurrent_layers_are_settled_after_the_masks(
+    tiny_folders: dict[str, Path], compiler: GrammarCompiler
+) -> None:
+    folder = tiny_folders["qwen3_5"]
+    plain = run(Harness(load_tiny(folder)), compiler)
+    speculator = Speculator([proposer_of("nearly an oracle", plain)], FixedDepth(4))
+    harness = Harness(model_of(folder), make_runner=REFERENCE_GRAPHS, speculator=speculator)
+    assert_same(run(harness, compiler), plain)
+    assert any(each.accepted_draft_tokens for each in map(usage_of, harness.results.values()))
 
 
 def tokens_of(results: Mapping[str, Generated]) -> list[list[int]]:

@@ -40,7 +40,7 @@ def test_weights_and_rope_lie_on_the_device_of_the_ops(family: TinyFamily, tmp_p
     assert {tensor.device for tensor in (*weights, *(rope.cos for rope in ropes))} == {device}
 
 
-@pytest.mark.parametrize(("family", "named"), [("glm4_moe", "softmax routers"), ("gpt_oss", "attention_sinks")])
+@pytest.mark.parametrize(("family", "named"), [("gemma4_moe", "norms and scales of experts")])
 def test_what_a_gpu_does_not_compute_is_refused_by_name(family: TinyFamily, named: str, tmp_path: Path) -> None:
     class OnGpu(ReferenceOps):
         on_gpu = True

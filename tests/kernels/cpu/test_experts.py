@@ -100,7 +100,7 @@ class Case:
     def mlps(self) -> list[Matrices]:
         return [self.matrices(10 + expert) for expert in range(EXPERTS)]
 
-    def packed(self) -> ExpertWeights[NativeLinear]:
+    def packed(self) -> ExpertWeights[Floats, NativeLinear]:
         ops = NativeOps(2)
 
         def packed_mlp(matrices: Matrices, seed: int) -> MlpWeights[NativeLinear]:
@@ -155,13 +155,16 @@ class Case:
 
 
 def computed(
-    weights: ExpertWeights[NativeLinear], x: Array, activation: Store = Store.SILU_MUL, routed: Array | None = None
+    weights: ExpertWeights[Floats, NativeLinear],
+    x: Array,
+    activation: Store = Store.SILU_MUL,
+    routed: Array | None = None,
 ) -> tuple[Floats, Ints]:
     counts: Ints = np.zeros(EXPERTS, np.int64)
     return NativeMixture(weights, activation, counts)(x, routed), counts
 
 
-def routed_by(weights: ExpertWeights[NativeLinear], logits: Floats) -> tuple[Ints, Floats]:
+def routed_by(weights: ExpertWeights[Floats, NativeLinear], logits: Floats) -> tuple[Ints, Floats]:
     bias = None if weights.choice_bias is None else address(weights.choice_bias)
     return natively_routed(logits, weights.per_token, weights.renormalise, weights.rule, bias)
 
@@ -186,7 +189,7 @@ def natively_routed(
 
 
 def one_after_another(
-    weights: ExpertWeights[NativeLinear], x: Array, activation: Store, routed: Array | None = None
+    weights: ExpertWeights[Floats, NativeLinear], x: Array, activation: Store, routed: Array | None = None
 ) -> Floats:
     """The same sums from a product for each expert."""
     chosen, shares = routed_by(weights, weights.router.wide(x if routed is None else routed))

@@ -1,5 +1,7 @@
 """The MLP's gate equals the reference."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -15,6 +17,16 @@ def test_silu_mul(dtype: torch.dtype, rows: int, width: int) -> None:
     actual = activation.silu_mul(gate_up)
     assert actual.shape == (rows, width)
     assert_close(actual, reference.silu_mul(gate_up))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 1025), (0, 64)])
+def test_clamped_swiglu_mul(dtype: torch.dtype, rows: int, width: int) -> None:
+    """Halves within the limits, and beyond them on both sides."""
+    gate_up = random(rows, 2 * width, dtype=dtype) * 6
+    actual = activation.clamped_swiglu_mul(gate_up)
+    assert actual.shape == (rows, width)
+    assert_close(actual, reference.clamped_swiglu_mul(gate_up.float()).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -34,7 +46,8 @@ def test_sigmoid_mul(dtype: torch.dtype, rows: int, width: int) -> None:
     assert_close(activation.sigmoid_mul(x, gate), reference.sigmoid_mul(x, gate))
 
 
-def test_broken_numbers_stay_where_they_are() -> None:
+@pytest.mark.parametrize("multiply", [activation.silu_mul, activation.clamped_swiglu_mul])
+def test_broken_numbers_stay_where_they_are(multiply: Callable[[torch.Tensor], torch.Tensor]) -> None:
     gate_up = random(2, 12, dtype=torch.float32)
     gate_up[0, 1], gate_up[1, 6 + 4] = torch.nan, torch.nan
-    assert activation.silu_mul(gate_up).isnan().nonzero().tolist() == [[0, 1], [1, 4]]
+    assert multiply(gate_up).isnan().nonzero().tolist() == [[0, 1], [1, 4]]

@@ -97,6 +97,44 @@ def test_a_softcap_with_scaled_keys() -> None:
     torch.testing.assert_close(actual, expected, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("window", "cap", "dtype"),
+    [
+        (None, None, torch.float32),
+        (40, None, torch.float16),
+        (128, None, torch.bfloat16),
+        (SPLIT_TOKENS, None, torch.float16),
+        (None, 2.0, torch.float32),
+    ],
+)
+def test_sinks(window: int | None, cap: float | None, dtype: torch.dtype) -> None:
+    """Once a head, in rows of one split and of several, of drafts that see other splits, and of chunks; each sink far
+    above the scores, far below them, or among them."""
+    lens, contexts = [1, 1, 4, 40], [LONG, 9, 2 * SPLIT_TOKENS + 2, 90]
+    step = make_step(lens, contexts, Heads(kv=2, group=2), dtype=dtype, window=window)
+    sinks = torch.tensor([0.4, 6.0, -math.inf, -3.0])
+    expected = reference.attend(step.query, step.kv_layer.nan_to_num(0.0), step.metadata, window, cap, sinks)
+    plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
+    actual = attend(step.query, step.kv_layer, plan, window, cap=cap, sinks=sinks)
+    tolerance = TOLERANCES[dtype] if cap is None else max(TOLERANCES[dtype], 2e-5)
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+    for row, mine in enumerate(actual.split(lens)):
+        one = only_row(step, row)
+        plan = plan_from_metadata(one.metadata, one.query.device, DRAFTED)
+        assert torch.equal(attend(one.query, one.kv_layer, plan, window, cap=cap, sinks=sinks), mine)
+
+
+def test_sinks_of_padding_and_of_scaled_values() -> None:
+    step = make_step([1, 1, 20, 12], [0, 35, 30, 0], Heads(kv=1, group=2))
+    sinks = torch.tensor([-1.0, 2.0])
+    expected = reference.attend(step.query, step.kv_layer.nan_to_num(0.0), step.metadata, None, None, sinks)
+    plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
+    stored = step.kv_layer / torch.tensor([4.0, 0.5])[:, None, None]
+    actual = attend(step.query, stored, plan, None, KVScales(key=4.0, value=0.5), sinks=sinks)
+    torch.testing.assert_close(actual[1:22], expected[1:22], rtol=2e-6, atol=2e-6)
+    assert not actual[[0, *range(22, 34)]].any()
+
+
 @pytest.mark.parametrize("window", [1, 16, 50, SPLIT_TOKENS, 5000])
 def test_windows(window: int) -> None:
     # In the long rows, splits and tiles lie before the window: all NaN.

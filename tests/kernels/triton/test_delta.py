@@ -13,7 +13,7 @@ from kernels.ops import DeltaWeights
 from kernels.reference_delta import advance_rows
 from kernels.reference_ops import ReferenceLinear
 from kernels.step import ROW_WORDS, SAVE_WORDS, Row, RowSave, row_words
-from kernels.triton import delta
+from kernels.triton import delta_launch
 from kernels.weights import DeltaVectors
 from kernels.weights import DeltaWeights as Weights
 from tests.support.kernel_tensors import DEVICE, DTYPES, TOLERANCE, random
@@ -85,12 +85,14 @@ class Net:
     def advance(self, *rows: Planned) -> Tensor:
         """[T, Hv Dv] of a step."""
         mixed, gates = self.inputs(rows)
-        return delta.gated_delta(mixed, gates, self.weights, PLACE, self.states(rows, self.memory), EPS)
+        return delta_launch.gated_delta(mixed, gates, self.weights, PLACE, self.states(rows, self.memory), EPS)
 
     def settle(self, settled: Sequence[int], *rows: Planned) -> None:
-        mixed, gates = self.inputs(rows)
+        """From the inputs of the rows up to the last one with drafts."""
+        last = max(index for index, row in enumerate(rows) if row.drafts)
+        mixed, gates = self.inputs(rows[: last + 1])
         counts = torch.tensor(settled, dtype=torch.int32, device=DEVICE)
-        delta.settle_delta(mixed, gates, self.weights, PLACE, self.states(rows, self.memory), counts)
+        delta_launch.settle_delta(mixed, gates, self.weights, PLACE, self.states(rows, self.memory), counts)
 
     def expected(self, memory: Tensor, *rows: Planned, settled: Sequence[int] | None = None) -> Tensor:
         """By the reference, which advances `memory`."""

@@ -22,14 +22,19 @@ from tests.support.tiny_families import TinyFamily
 from tests.support.tiny_models import make_checkpoint
 
 
-@pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "qwen2_moe", "gpt_oss", "glm4_moe", "minimax_m2"])
 def test_logits_are_equal(family: TinyFamily, tmp_path: Path) -> None:
-    """Dense layers among sparse ones, and a shared MLP."""
+    """Dense layers among sparse ones, and shared MLPs; sinks, biases and a clamped activation; sigmoid routers with
+    biases of the choice and groups. Tokens are counted as by the reference."""
     folder = make_checkpoint(tmp_path / family, family)
-    model = loaded(folder, TritonOps(DEVICE, torch.float32))
+    model, reference = (
+        loaded(folder, TritonOps(DEVICE, torch.float32)),
+        loaded(folder, ReferenceOps(DEVICE, torch.float32)),
+    )
     assert isinstance(stacked(model).down.weight, torch.Tensor)
-    expected = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
-    torch.testing.assert_close(logits_of(model), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(logits_of(model), logits_of(reference), atol=1e-4, rtol=1e-4)
+    assert model.expert_tokens.sum() > 0
+    assert torch.equal(model.expert_tokens, reference.expert_tokens)
 
 
 SHAPE: dict[str, Any] = {
@@ -74,7 +79,6 @@ def test_8_bit_floats_are_not_expanded(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def stacked(model: Transformer) -> StackedExperts:
-    mlp = model._weights.layers[0].mlp
-    assert isinstance(mlp, ExpertWeights)
+    mlp = next(layer.mlp for layer in model._weights.layers if isinstance(layer.mlp, ExpertWeights))
     assert isinstance(mlp.experts, StackedExperts)
     return mlp.experts

@@ -17,6 +17,7 @@ from kernels.triton.rounded import RoundedLinear
 from kernels.triton.tuning_products import FEW_TOKENS, MANY_TOKENS, expert_launch
 from kernels.weights import ExpertWeights as Experts
 from kernels.weights import MlpWeights as Mlp
+from kernels.weights import RoutingRule
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.support.kernel_tensors import DEVICE, DTYPES, random
 
@@ -29,40 +30,58 @@ def gpu_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
         round_to_fp8_as_a_gpu(monkeypatch)
 
 
-def linear(rows: torch.Tensor, format: str) -> Linear:
+def linear(rows: torch.Tensor, format: str, bias: torch.Tensor | None = None) -> Linear:
     if format == "dense":
-        return ReferenceLinear(rows, None)
+        return ReferenceLinear(rows, bias)
     if format.startswith("int"):
-        return GroupedLinear(round_to_groups(rows, int(format[3:]), 32), None)
+        return GroupedLinear(round_to_groups(rows, int(format[3:]), 32), bias)
     weight = round_weight(rows, torch.float8_e4m3fn)
     if format == "e4m3-groups":
         codes, scales = round_tokens(rows, torch.float8_e4m3fn, grouped=True)
         weight = replace(weight, codes=codes, scales=scales.T.contiguous())
-    return RoundedLinear(weight, None)
+    return RoundedLinear(weight, bias)
 
 
 def experts_of(
-    count: int, per_token: int, hidden: int, inner: int, dtype: torch.dtype, format: str = "dense"
+    count: int,
+    per_token: int,
+    hidden: int,
+    inner: int,
+    dtype: torch.dtype,
+    format: str = "dense",
+    *,
+    biased: bool = False,
 ) -> ExpertWeights:
-    """With the experts' weights apart."""
+    """With the experts' weights apart. `biased`: the router and they have biases."""
+
+    def bias(size: int, seed: int) -> torch.Tensor | None:
+        return random(size, dtype=dtype, seed=seed) if biased else None
 
     def expert(seed: int) -> MlpWeights:
         gate_up = random(2 * inner, hidden, dtype=dtype, seed=seed) / hidden**0.5
         down = random(hidden, inner, dtype=dtype, seed=seed + 1) / inner**0.5
-        return Mlp(linear(gate_up, format), linear(down, format))
+        return Mlp(linear(gate_up, format, bias(2 * inner, seed + 2)), linear(down, format, bias(hidden, seed + 3)))
 
-    router = ReferenceLinear(random(count, hidden, dtype=dtype, seed=9), None)
+    router = ReferenceLinear(random(count, hidden, dtype=dtype, seed=9), bias(count, 8))
     return Experts(router, [expert(10 * each) for each in range(count)], per_token, renormalise=True)
 
 
-def reference_of(weights: ExpertWeights, x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
-    counts = torch.zeros(len(weights.experts), dtype=torch.int64, device=DEVICE)
+def counts_of(weights: ExpertWeights) -> torch.Tensor:
+    return torch.zeros(len(weights.experts), dtype=torch.int64, device=DEVICE)
+
+
+def reference_of(
+    weights: ExpertWeights, x: torch.Tensor, slots: torch.Tensor, counts: torch.Tensor | None = None
+) -> torch.Tensor:
+    counts = counts_of(weights) if counts is None else counts
     return ReferenceOps(DEVICE, x.dtype).mixture(weights, x, slots, reference.silu_mul, counts)
 
 
-def on_gpu(weights: ExpertWeights, x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+def on_gpu(
+    weights: ExpertWeights, x: torch.Tensor, slots: torch.Tensor, counts: torch.Tensor | None = None
+) -> torch.Tensor:
     stacked = replace(weights, experts=StackedExperts(weights.experts, x.dtype))
-    return mixture.mixture(stacked, x, slots, activation.silu_mul)
+    return mixture.mixture(stacked, x, slots, activation.silu_mul, counts_of(weights) if counts is None else counts)
 
 
 def worst(actual: torch.Tensor, expected: torch.Tensor) -> float:
@@ -79,27 +98,42 @@ def test_mixture(tokens: int, count: int, per_token: int, hidden: int, inner: in
     weights = experts_of(count, per_token, hidden, inner, dtype)
     x, slots = random(tokens, hidden, dtype=dtype, seed=1), torch.arange(tokens, device=DEVICE)
     slots[3::7] = -1
-    expected = reference_of(weights, x, slots)
+    expected_counts, counts = counts_of(weights), counts_of(weights)
+    expected = reference_of(weights, x, slots, expected_counts)
     x[3::7] = torch.nan
-    actual = on_gpu(weights, x, slots)
+    actual = on_gpu(weights, x, slots, counts)
+    assert torch.equal(counts, expected_counts)
     assert not actual[3::7].any()
     assert worst(actual, expected) < {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
 
 
-@pytest.mark.parametrize("format", FORMATS[1:])
-def test_formats(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = experts_of(4, 2, 128, 256, torch.float16, format)
+@pytest.mark.parametrize(
+    ("format", "biased"), [*((format, True) for format in FORMATS), ("int4", False), ("e4m3", False)]
+)
+def test_formats(format: str, biased: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = experts_of(4, 2, 128, 128, torch.float16, format, biased=biased)
     x, slots = random(9, 128, dtype=torch.float16, seed=1), torch.arange(9, device=DEVICE)
+    slots[2] = -1
     actual = on_gpu(weights, x, slots)
     monkeypatch.setattr(
-        RoundedLinear, "__call__", lambda self, x: rounded_linear(x, self.weight, None, x.dtype), raising=True
+        RoundedLinear, "__call__", lambda self, x: rounded_linear(x, self.weight, self.bias, x.dtype), raising=True
     )
     assert worst(actual, reference_of(weights, x, slots)) < 1e-2
 
 
+def test_a_rule_with_a_bias_of_the_choice() -> None:
+    rule = RoutingRule("sigmoid", 2.5, groups=2, groups_per_token=1, group_best=2)
+    bias = random(8, dtype=torch.float32, seed=3)
+    weights = replace(experts_of(8, 3, 64, 32, torch.float32), rule=rule, choice_bias=bias)
+    x, slots = random(7, 64, dtype=torch.float32, seed=1), torch.arange(7, device=DEVICE)
+    actual = on_gpu(weights, x, slots)
+    assert worst(actual, reference_of(weights, x, slots)) < 1e-5
+    assert worst(actual, reference_of(replace(weights, choice_bias=None), x, slots)) > 0.1
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_stacked_experts_are_the_experts(format: str) -> None:
-    weights = experts_of(3, 2, 128, 128, torch.float16, format)
+    weights = experts_of(3, 2, 128, 128, torch.float16, format, biased=format != "int8")
     stacked = StackedExperts(weights.experts, torch.float16)
     x = random(2, 128, dtype=torch.float16)
     assert len(stacked) == 3
@@ -126,10 +160,3 @@ def test_a_token_alone_equals_the_token_among_others() -> None:
     assert among.isnan().all(dim=1).nonzero().flatten().tolist() == [5]
     for token in (0, 69):
         assert torch.equal(on_gpu(weights, x[token : token + 1].clone(), slots[:1])[0], among[token])
-
-
-def test_experts_with_biases_are_refused() -> None:
-    weights = experts_of(2, 1, 64, 64, torch.float16)
-    biased = Mlp(weights.experts[0].gate_up, ReferenceLinear(random(64, 64, dtype=torch.float16), torch.ones(64)))
-    with pytest.raises(ValueError, match="has a bias"):
-        StackedExperts([weights.experts[0], biased], torch.float16)

@@ -6,6 +6,7 @@ import torch
 from kernels import reference_experts as reference
 from kernels.reference import route
 from kernels.triton import routing
+from kernels.weights import RoutingRule
 from tests.support.kernel_tensors import DEVICE, random
 
 
@@ -19,6 +20,54 @@ def test_route(tokens: int, experts: int, per_token: int, renormalise: bool) -> 
     expected, expected_weights = route(logits, per_token, renormalise)
     assert torch.equal(chosen.long(), reference.without_padding(expected, slots))
     torch.testing.assert_close(weights, expected_weights, rtol=1e-5, atol=1e-7)
+
+
+RULES = {
+    "glm-4.5": RoutingRule("sigmoid", 2.5),
+    "minimax-m2": RoutingRule("sigmoid"),
+    "deepseek-v2": RoutingRule("softmax", 16.0, groups=4, groups_per_token=2),
+    "deepseek-v3": RoutingRule("sigmoid", 2.5, groups=4, groups_per_token=3, group_best=2),
+    "scaled": RoutingRule("softmax", 0.5),
+}
+
+
+@pytest.mark.parametrize("renormalise", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("experts", [16, 12, 100])
+def test_rules(name: str, experts: int, biased: bool, renormalise: bool) -> None:
+    """Groups of 4, of 3, and of 25 experts: those that fill up a tile are not chosen, though biases are below 0."""
+    rule, tokens, per_token = RULES[name], 9, 5
+    logits = random(tokens, experts, dtype=torch.float32) * 3
+    bias = random(experts, dtype=torch.float32, seed=1) - 2 if biased else None
+    slots = torch.arange(tokens, device=DEVICE)
+    slots[2::4] = -1
+    chosen, weights = routing.route(logits, per_token, renormalise, slots, rule, bias)
+    expected, expected_weights = route(logits, per_token, renormalise, rule, bias)
+    assert torch.equal(chosen.long(), reference.without_padding(expected, slots))
+    torch.testing.assert_close(weights, expected_weights, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_broken_logits_of_every_rule(name: str) -> None:
+    """NaN stays in its token, whose experts exist; infinite logits of sigmoids are scores of 0 and 1."""
+    logits = random(3, 12, dtype=torch.float32)
+    logits[1, 4] = torch.nan
+    rule, slots = RULES[name], torch.zeros(3, dtype=torch.int64, device=DEVICE)
+    if rule.scoring == "sigmoid":
+        logits[2, 5:8] = torch.tensor([torch.inf, -torch.inf, 90.0])
+    chosen, weights = routing.route(logits, 3, False, slots, rule, torch.zeros(12, device=DEVICE))
+    assert 0 <= int(chosen.min()) <= int(chosen.max()) < 12
+    assert weights.isnan().all(dim=1).tolist() == [False, True, False]
+
+
+def test_tokens_are_counted_by_expert_once() -> None:
+    """Padding has no expert and is not counted."""
+    chosen = torch.tensor([[0, 3], [3, 1], [-1, -1], [3, 0]], dtype=torch.int32, device=DEVICE)
+    counted = torch.tensor([5, 0, 2**33, 7], device=DEVICE)
+    for _ in range(2):
+        routing.align(chosen, 4, 16, counted)
+    assert counted.tolist() == [9, 2, 2**33, 13]
 
 
 def test_equal_logits_and_broken_ones() -> None:

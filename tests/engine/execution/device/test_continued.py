@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.execution.device.graphs import GraphSizes, row_sizes
+from engine.execution.device.graphs import NO_GRAPHS, GraphSizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, continued
 from engine.execution.device.slots import DeviceSlots
 from engine.scheduling.plan import ScheduledRow
@@ -18,7 +18,7 @@ from tests.engine.execution.device.harness import running_request
 
 CPU = torch.device("cpu")
 SLOTS, WINDOW, VOCAB = 5, 200, 50
-SIZES = GraphSizes(row_sizes(SLOTS), (1,), context_tokens=SLOTS * WINDOW)
+SIZES = GraphSizes(row_sizes(SLOTS), context_tokens=SLOTS * WINDOW)
 
 
 def decoding_rows(*starts: int) -> list[ScheduledRow]:
@@ -63,7 +63,7 @@ def test_other_steps_are_none() -> None:
     assert continued(last, [after[0]._replace(samples=False), *after[1:]], SIZES) is None
     assert continued(last, [after[0]._replace(tokens=2, drafts=(7,)), *after[1:]], SIZES) is None
     assert continued(last, after, replace(SIZES, context_tokens=21)) is None
-    eager = arrange(rows, GraphSizes((), (), 0))
+    eager = arrange(rows, NO_GRAPHS)
     assert continued(eager, after, SIZES) is None
 
 

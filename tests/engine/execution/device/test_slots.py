@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.execution.device.graphs import GraphSizes
+from engine.execution.device.graphs import NO_GRAPHS
 from engine.execution.device.inputs import arrange
 from engine.execution.device.slots import DeviceSlots
 from engine.request import Request, SamplingParams
@@ -41,7 +41,7 @@ def slots(ops: RecordingOps) -> DeviceSlots:
 
 def step(slots: DeviceSlots, *rows: tuple[Request, int, int, bool], draw: int | None = 40) -> None:
     """Load rows (request, start, tokens, samples); those that sample draw the token `draw`, None for a failed step."""
-    inputs = arrange([ScheduledRow(*row) for row in rows], GraphSizes((), (), 0))
+    inputs = arrange([ScheduledRow(*row) for row in rows], NO_GRAPHS)
     slots.load(inputs.rows, inputs.words)
     if draw is not None:
         lines = slots.rows[: len(rows)]

@@ -1,10 +1,12 @@
 """The whole engine on Triton's kernels: the CPU's text, whatever shares the steps."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.execution.device.runner import DeviceRunner
 from engine.request import SamplingParams
 from kernels.triton.grouped import GroupedLinear
 from tests.engine.execution.device.harness import LADEN, NEEDS_GPU, ON_GPU, TRITON, TRITON_GRAPHS, load_triton
@@ -12,6 +14,13 @@ from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tin
 from tests.engine.models.quantization.folders import CASES, write
 from tests.support.tiny_families import TinyFamily
 from tests.support.tiny_models import make_checkpoint
+
+_SPARSE: Mapping[str, dict[str, object]] = {
+    "qwen3_moe": {"mlp_only_layers": []},
+    "glm4_moe": {"first_k_dense_replace": 0},
+    "deepseek_v3": {"first_k_dense_replace": 0},
+}
+"""Keys of families whose first layer is dense otherwise."""
 
 SEEDED = SamplingParams(temperature=0.9, ignore_eos=True)
 
@@ -34,18 +43,36 @@ def _generate(harness: Harness) -> list[list[int]]:
         ("mistral", TRITON_GRAPHS),
         ("gemma2", TRITON),
         ("qwen3_moe", TRITON_GRAPHS),
-        ("deepseek_v2", TRITON_GRAPHS),
+        ("gpt_oss", TRITON_GRAPHS),
+        ("glm4_moe", TRITON),
+        ("minimax_m2", TRITON_GRAPHS),
+        ("deepseek_v3", TRITON_GRAPHS),
         pytest.param("llama", *ON_GPU.values, marks=NEEDS_GPU),
     ],
 )
 def test_text_is_that_of_the_cpu(tmp_path: Path, family: TinyFamily, make_runner: MakeRunner) -> None:
-    sparse = {"mlp_only_layers": []} if family == "qwen3_moe" else {}  # one of DeepSeek-V2 is dense
-    folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1, **sparse)
+    folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1, **_SPARSE.get(family, {}))
     expected = _generate(Harness(load_tiny(folder), chunk_tokens=17, max_running=3))
     harness = Harness(load_triton(folder), chunk_tokens=17, max_running=3, make_runner=make_runner)
     assert _generate(harness) == expected
     assert harness.scheduler.stats().cached_tokens_total > 0
     assert harness.scheduler.stats().preemptions_total == 1
+
+
+def test_replayed_steps_count_the_tokens_of_experts_once(tmp_path: Path) -> None:
+    """Neither the recording of graphs nor the rows that fill one up count."""
+    folder = make_checkpoint(tmp_path / "model", "gpt_oss", num_hidden_layers=1)
+    model = load_triton(folder)
+    harness = Harness(model, max_running=3, make_runner=TRITON_GRAPHS)
+    lengths = (3, 2, 4)
+    for length in lengths:
+        harness.add(prompt(length), GREEDY, max_tokens=3)
+    harness.run()
+    assert isinstance(harness.runner, DeviceRunner)
+    assert harness.runner.launches.replayed_total > 0
+    assert model.config.experts is not None
+    tokens = sum(length + 2 for length in lengths)
+    assert sum(harness.runner.expert_tokens) == tokens * model.config.experts.per_token
 
 
 def test_text_of_integers_in_groups_is_that_of_the_cpu(tmp_path: Path) -> None:
