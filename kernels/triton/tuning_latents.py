@@ -20,6 +20,11 @@ _STAGES = 5
 
 _MERGED_SPLITS = 8
 
+JOINED_SPLITS = 2
+"""Splits of a plan that are one here: the partial result of a split has as many numbers as some of its keys, times the
+heads, and is written and read in float32."""
+_SPLIT_TOKENS = JOINED_SPLITS * SPLIT_TOKENS
+
 
 @dataclass(frozen=True, slots=True)
 class LatentTile:
@@ -73,7 +78,11 @@ def latent_decode_launch(shape: LatentShape, most_queries: int) -> Launch:
     the same KV at about the same time."""
     tile = LATENTS[shape.kv_bytes]
     few = shape.heads * most_queries <= FEW_QUERY_ROWS
-    own = {"SPLIT": SPLIT_TOKENS, "QUERY_TILE": FEW_QUERY_ROWS if few else tile.many_query_rows}
+    own = {
+        "JOINED": JOINED_SPLITS,
+        "SPLIT": _SPLIT_TOKENS,
+        "QUERY_TILE": FEW_QUERY_ROWS if few else tile.many_query_rows,
+    }
     return Launch(shape.constexprs | own, _WARPS, _STAGES, tile.few_programs if few else 1)
 
 
@@ -90,7 +99,8 @@ def latent_merge_launch(shape: LatentShape) -> Launch:
         "HEAD_DIM": shape.rank,
         "DIM": shape.rank_tile,
         "WINDOW": 0,
-        "SPLIT": SPLIT_TOKENS,
+        "SPLIT": _SPLIT_TOKENS,
         "SPLITS": _MERGED_SPLITS,
+        "JOINED": JOINED_SPLITS,
     }
     return Launch(constexprs, num_warps=4, num_stages=1)
