@@ -201,7 +201,7 @@ def _routing(dtype: str) -> Iterator[KernelVariant]:
 
     for name, (experts, per_token, rule, biased) in _RULES.items():
         shape: dict[str, object] = {"EXPERTS": experts, "PER_TOKEN": per_token, "RENORMALISE": True}
-        absent: dict[str, object] = {"share_scale": None} | ({} if biased else {"choice_bias": None})
+        absent: dict[str, object] = dict.fromkeys(("share_scale",) if biased else ("share_scale", "choice_bias"))
         yield variant(f"route{name}", route_kernel, shape | rule_constexprs(rule) | absent, 1)
     gemma4: dict[str, object] = {"EXPERTS": 128, "PER_TOKEN": 8, "RENORMALISE": True, "choice_bias": None}
     yield variant("route-scaled-shares", route_kernel, gemma4 | rule_constexprs(PLAIN_ROUTING), 1)
