@@ -1,5 +1,8 @@
 """Which weight formats the kernels for GPUs compute with. Imports no torch."""
 
+from kernels.microscaling import BLOCK_INPUTS
+from kernels.microscaling import FORMAT as MXFP4
+
 E4M3_BLOCKS = "e4m3_128"
 """8-bit floats with a scale for 128 inputs of an output: see `kernels.floats8`."""
 _E4M3_INPUTS = 128
@@ -13,6 +16,8 @@ def takes(format: str, in_features: int) -> bool:
     """Whether a kernel computes with weights of that format, as in `kernels.weights.StoredWeight`, and width."""
     if format in (E4M3_BLOCKS, "fp8"):
         return in_features % _E4M3_INPUTS == 0
+    if format == MXFP4:
+        return in_features % BLOCK_INPUTS == 0
     if format in _ROUNDED_GROUPS:
         return rounded_group(format, in_features) is not None
     return integers_of(format) is not None and in_features % 32 == 0

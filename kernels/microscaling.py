@@ -15,13 +15,14 @@ BLOCK_INPUTS = 32
 NOT_A_NUMBER = 255
 """The exponent that stands for no number."""
 _HALF = BLOCK_INPUTS // 2
-_VALUES: Floats = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], FLOAT32)
+VALUES: Floats = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], FLOAT32)
+"""By code."""
 
 
 def floats(pairs: Bytes, exponents: Bytes) -> Floats:
     """float32 [out, in] of pairs uint8 [out, in / 2], the first number in the lower half, and exponents uint8
     [out, in / 32]."""
-    numbers: Floats = _VALUES[unpacked(pairs, 4)]
+    numbers: Floats = VALUES[unpacked(pairs, 4)]
     scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 127).astype(FLOAT32)
     by_block: Floats = numbers.reshape(*exponents.shape, BLOCK_INPUTS)
     by_block *= scales[..., None]

@@ -2,16 +2,19 @@
 
     W[n, k] = scale[g, n] (q[k, n] - zero point[g, n]),  g = k // group
 
-One layout holds what GPTQ, AWQ and compressed-tensors store, and what is quantised while it is loaded.
+One layout holds what GPTQ, AWQ and compressed-tensors store, and what is quantised while it is loaded; and MXFP4, whose
+codes are floats of 4 bits (see `kernels.microscaling`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from kernels.gpu_formats import integers_of
+from kernels.microscaling import BLOCK_INPUTS, FORMAT, VALUES
 
 TILE_INPUTS = 128
 """Inputs of a tile, the unit of the layout. A last tile may be filled up."""
@@ -27,6 +30,9 @@ class PackedGroups:
     codes: int16 (4 bits) or int32 (8 bits) [tiles, N, 32]; the four integers of word j of a tile, the lowest bits
         first, are those of its inputs j, j + 32, j + 64 and j + 96. A tile's rows are adjacent in memory.
     scales: float32 [tiles 128 / group, N]. zero_points: uint8 [tiles 128 / group, N]. Scales of filling are 0.
+
+    MXFP4: 4 bits in groups of 32. codes: numbers of `kernels.microscaling`. scales: uint8, the exponents of two plus
+    127; less than 2 stands for a scale of 0. zero_points: None.
     """
 
     bits: int
@@ -34,7 +40,7 @@ class PackedGroups:
     in_features: int
     codes: Tensor
     scales: Tensor
-    zero_points: Tensor
+    zero_points: Tensor | None
 
     @property
     def out_features(self) -> int:
@@ -47,7 +53,12 @@ class PackedGroups:
     def floats(self) -> Tensor:
         """The weight float32 [N, K]."""
         integers = self._filled_integers().view(self.out_features, -1, self.group)
-        weight = (integers - self.zero_points.T[..., None]) * self.scales.T[..., None]
+        if self.zero_points is None:
+            numbers = torch.from_numpy(VALUES).to(self.codes.device)[integers.long()]
+            powers = torch.exp2(self.scales.T.float() - 127)
+            weight = numbers * torch.where(self.scales.T > 1, powers, 0.0)[..., None]
+        else:
+            weight = (integers - self.zero_points.T[..., None]) * self.scales.T[..., None]
         return weight.flatten(1)[:, : self.in_features]
 
     def _filled_integers(self) -> Tensor:
@@ -57,7 +68,12 @@ class PackedGroups:
 
 
 def packed_groups(format: str, blocks: Tensor) -> PackedGroups:
-    """From blocks of `kernels.integers.GroupedIntegers`, uint8 [N, bytes], on any device."""
+    """From blocks of `kernels.integers.GroupedIntegers` or `kernels.microscaling.blocks`, uint8 [N, bytes], on any
+    device."""
+    if format == FORMAT:
+        by_block = blocks.view(len(blocks), -1, 1 + BLOCK_INPUTS // 2)
+        codes = torch.cat((by_block[..., 1:] & 15, by_block[..., 1:] >> 4), dim=-1).flatten(1)
+        return pack_groups(4, BLOCK_INPUTS, codes, by_block[..., 0], None)
     shape = integers_of(format)
     assert shape is not None, f"{format} holds no integers in groups"
     bits, group = shape
@@ -78,12 +94,28 @@ def joined_groups(parts: Sequence[PackedGroups]) -> PackedGroups:
         parts[0],
         codes=torch.cat([part.codes for part in parts], dim=1),
         scales=torch.cat([part.scales for part in parts], dim=1),
-        zero_points=torch.cat([part.zero_points for part in parts], dim=1),
+        zero_points=_merged([part.zero_points for part in parts], partial(torch.cat, dim=1)),
     )
 
 
-def pack_groups(bits: int, group: int, integers: Tensor, scales: Tensor, zero_points: Tensor) -> PackedGroups:
-    """From integers uint8 [N, K], scales float32 and zero points uint8 [N, K / group]."""
+def stacked_groups(parts: Sequence[PackedGroups]) -> PackedGroups:
+    """Weights of one format and shape; their tensors with an axis of `parts` before the others."""
+    return replace(
+        parts[0],
+        codes=torch.stack([part.codes for part in parts]),
+        scales=torch.stack([part.scales for part in parts]),
+        zero_points=_merged([part.zero_points for part in parts], torch.stack),
+    )
+
+
+def _merged(zero_points: Sequence[Tensor | None], merge: Callable[[list[Tensor]], Tensor]) -> Tensor | None:
+    there = [each for each in zero_points if each is not None]
+    assert len(there) in (0, len(zero_points)), "weights of different formats"
+    return merge(there) if there else None
+
+
+def pack_groups(bits: int, group: int, integers: Tensor, scales: Tensor, zero_points: Tensor | None) -> PackedGroups:
+    """From codes uint8 [N, K], scales and zero points [N, K / group], as in `PackedGroups`."""
     out_features, in_features = integers.shape
     tiles = -(-in_features // TILE_INPUTS)
     more = tiles * TILE_INPUTS - in_features
@@ -98,7 +130,7 @@ def pack_groups(bits: int, group: int, integers: Tensor, scales: Tensor, zero_po
         in_features,
         words.transpose(0, 1).contiguous(),
         pad(scales, groups_more).T.contiguous(),
-        pad(zero_points, groups_more).T.contiguous(),
+        None if zero_points is None else pad(zero_points, groups_more).T.contiguous(),
     )
 
 

@@ -103,6 +103,8 @@ def weight_of_blocks(blocks: Tensor) -> RoundedWeight:
 
 def weight_of_integers(weight: PackedGroups) -> RoundedWeight | None:
     """Integers of 8 bits as int8; None if an output has several scales, or a zero point other than 128."""
+    if weight.zero_points is None:
+        return None
     scales, inputs = weight.scales[: -(-weight.in_features // weight.group)], weight.in_features
     symmetric = bool((weight.zero_points[: len(scales)] == 128).all()) and bool((scales == scales[:1]).all())
     if weight.bits != 8 or not symmetric or inputs % GROUP_INPUTS:

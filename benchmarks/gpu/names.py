@@ -2,7 +2,7 @@
 
 LIMITS, SMOKE, ATTENTION, SWEEP = "limits", "smoke", "attention", "sweep"
 PRODUCTS, PLAIN = "products", "plain numbers"
-QUANTISED = ("integers of 4 bits", "integers of 8 bits", "e4m3", "e4m3 in groups", "int8")
+QUANTISED = ("integers of 4 bits", "integers of 8 bits", "MXFP4", "e4m3", "e4m3 in groups", "int8")
 COPY, MATMUL = "copy", "bf16 matmul"
 WEIGHTS, ALONE, EAGER, SATURATED = "weights read a step", "alone", "alone without graphs", "saturated"
 PEER_STATIC, PEER_CONTINUOUS = "transformers static batch", "transformers continuous batching"

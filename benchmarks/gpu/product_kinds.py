@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kernels.microscaling import BLOCK_INPUTS
 from kernels.ops import ExpertWeights, Linear, MlpWeights
-from kernels.reference_grouped import grouped_linear, round_to_groups
+from kernels.reference_grouped import grouped_linear, pack_groups, round_to_groups
 from kernels.reference_ops import ReferenceLinear
 from kernels.reference_rounded import RoundedWeight, round_tokens, round_weight, rounded_linear
 from kernels.triton.grouped import GroupedLinear
@@ -41,6 +42,16 @@ def _integers(bits: int) -> ProductKind:
     )
 
 
+def _microscaled(weight: Tensor) -> Linear:
+    """Random numbers in the weight's place."""
+    out_features, in_features = weight.shape
+    codes = torch.randint(0, 16, weight.shape, dtype=torch.uint8, device=weight.device)
+    exponents = torch.randint(
+        119, 123, (out_features, in_features // BLOCK_INPUTS), dtype=torch.uint8, device=weight.device
+    )
+    return GroupedLinear(pack_groups(4, BLOCK_INPUTS, codes, exponents, None), None)
+
+
 def _in_groups(weight: Tensor) -> Linear:
     codes, scales = round_tokens(weight, torch.float8_e4m3fn, grouped=True)
     return RoundedLinear(RoundedWeight(codes, scales.T.contiguous()), None)
@@ -53,6 +64,7 @@ def _rounded(dtype: torch.dtype) -> Callable[[Tensor], Linear]:
 KINDS = (
     _integers(4),
     _integers(8),
+    ProductKind("MXFP4", _microscaled, False, 4),
     ProductKind("e4m3", _rounded(torch.float8_e4m3fn), True, 8),
     ProductKind("e4m3 in groups", _in_groups, True, 8),
     ProductKind("int8", _rounded(torch.int8), True, 8),

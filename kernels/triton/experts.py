@@ -101,7 +101,7 @@ def expert_grouped_kernel(
                 x,
                 codes + first_line * (INPUTS // 4),
                 scales + first_line * (INPUTS // GROUP),
-                zero_points + first_line * (INPUTS // GROUP),
+                zero_points if zero_points is None else zero_points + first_line * (INPUTS // GROUP),
                 tile,
                 assignment // PER_LINE,
                 has_row,

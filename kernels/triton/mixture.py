@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels.ops import ExpertWeights, Linear, MlpWeights
 from kernels.reference_experts import ExpertTiles
-from kernels.reference_grouped import PackedGroups
+from kernels.reference_grouped import PackedGroups, stacked_groups
 from kernels.reference_ops import ReferenceLinear
 from kernels.reference_rounded import RoundedWeight
 from kernels.triton.experts import (
@@ -42,7 +42,7 @@ class StackedLinear:
         weights: list[Weight] = [_own(linear).weight for linear in linears]
         self.weight: Weight
         if all(isinstance(weight, PackedGroups) for weight in weights):
-            self.weight = _stacked_groups(cast("list[PackedGroups]", weights))
+            self.weight = stacked_groups(cast("list[PackedGroups]", weights))
         elif all(isinstance(weight, RoundedWeight) for weight in weights):
             self.weight = _stacked_rounded(cast("list[RoundedWeight]", weights))
         else:
@@ -78,8 +78,9 @@ class StackedLinear:
         """The product of one expert, over the same memory."""
         weight, bias = self.weight, None if self.bias is None else self.bias[expert]
         if isinstance(weight, PackedGroups):
-            parts = (weight.codes[expert], weight.scales[expert], weight.zero_points[expert])
-            return GroupedLinear(replace(weight, codes=parts[0], scales=parts[1], zero_points=parts[2]), bias)
+            zero_points = None if weight.zero_points is None else weight.zero_points[expert]
+            own = replace(weight, codes=weight.codes[expert], scales=weight.scales[expert], zero_points=zero_points)
+            return GroupedLinear(own, bias)
         if isinstance(weight, RoundedWeight):
             return RoundedLinear(RoundedWeight(weight.codes[expert], weight.scales[expert]), bias)
         return ReferenceLinear(weight[expert], bias)
@@ -159,15 +160,6 @@ def mixture(
 def _own(linear: Linear) -> ReferenceLinear | GroupedLinear | RoundedLinear:
     assert isinstance(linear, ReferenceLinear | GroupedLinear | RoundedLinear), "a product of another backend"
     return linear
-
-
-def _stacked_groups(weights: Sequence[PackedGroups]) -> PackedGroups:
-    return replace(
-        weights[0],
-        codes=torch.stack([weight.codes for weight in weights]),
-        scales=torch.stack([weight.scales for weight in weights]),
-        zero_points=torch.stack([weight.zero_points for weight in weights]),
-    )
 
 
 def _stacked_rounded(weights: Sequence[RoundedWeight]) -> RoundedWeight:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,7 +25,7 @@ from kernels.ops import (
     RopeRows,
     SamplingColumns,
 )
-from kernels.reference_ops import ReferenceOps
+from kernels.reference_ops import ReferenceEmbedding, ReferenceOps
 from kernels.triton import (
     activation,
     attention,
@@ -73,7 +74,9 @@ class TritonOps(ReferenceOps):
         return packing.pack(parts, own_bias, self.device, self.dtype, self.pack_linear)
 
     def pack_embedding(self, weight: StoredWeight) -> Embedding:
-        # Rows are read one by one: they stay numbers, and a tied head with them, whatever matrices are rounded to.
+        # Rows are read one by one: they are plain numbers, and a tied head with them, whatever matrices are rounded to.
+        if weight.rows.dtype == np.uint8:
+            return ReferenceEmbedding(packing.floats_of(weight, self.device).to(self.dtype), self)
         return super().pack_embedding(replace(weight, format=DENSE))
 
     def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:

@@ -46,10 +46,16 @@ def pack(
     return pack_dense(torch.cat([each.to(device, dtype) for each in rows]), bias)
 
 
+def floats_of(weight: StoredWeight, device: torch.device) -> Tensor:
+    """A weight in blocks, float32 [N, K] on the device."""
+    packed = _packed(weight, device)
+    return packed if isinstance(packed, Tensor) else packed.floats().contiguous()
+
+
 def _kind(part: Packed | Tensor) -> object:
     """The property that parts of one product share."""
     if isinstance(part, PackedGroups):
-        return part.bits, part.group
+        return part.bits, part.group, part.zero_points is None
     return part.codes.dtype if isinstance(part, RoundedWeight) else DENSE
 
 

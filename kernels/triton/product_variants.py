@@ -38,6 +38,8 @@ from kernels.triton.variants import KernelVariant
 from kernels.weights import PLAIN_ROUTING, RoutingRule
 
 _WORDS = {4: "*i16", 8: "*i32"}
+_EXPONENTS = {"scales": "*u8"}
+"""Scales of MXFP4."""
 _TYPES = {
     "scales": "*fp32",
     "zero_points": "*u8",
@@ -84,6 +86,7 @@ def product_variants() -> list[KernelVariant]:
     return [
         *(variant for bits, group in product((4, 8), (32, 64, 128)) for variant in _grouped("bf16", bits, group)),
         *_grouped("fp16", 4, 128, _PLAIN_FORMS),
+        *_grouped("bf16", 4, 32, _PLAIN_FORMS, microscaled=True),
         *_merging("bf16"),
         *(variant for codes, grouped in _ROUNDED for variant in _rounded("bf16", codes, grouped)),
         *(_rounding("bf16", codes, grouped) for codes, grouped in _ROUNDED),
@@ -93,15 +96,23 @@ def product_variants() -> list[KernelVariant]:
 
 
 def _grouped(
-    dtype: str, bits: int, group: int, forms: Sequence[tuple[str, ProductTile, bool, bool]] | None = None
+    dtype: str,
+    bits: int,
+    group: int,
+    forms: Sequence[tuple[str, ProductTile, bool, bool]] | None = None,
+    *,
+    microscaled: bool = False,
 ) -> Iterator[KernelVariant]:
-    types = {"x": f"*{dtype}", "codes": _WORDS[bits], "bias": f"*{dtype}"}
+    types = {"x": f"*{dtype}", "codes": _WORDS[bits], "bias": f"*{dtype}"} | (_EXPONENTS if microscaled else {})
+    kind = "mxfp4" if microscaled else f"{bits}x{group}"
     for name, tile, partial, bias in forms or (_ALL_FORMS if group == 128 else _PLAIN_FORMS):
         constexprs: dict[str, object] = {"GROUP": group, "BITS": bits, "PARTIAL": partial}
+        if microscaled:
+            constexprs["zero_points"] = None
         if not bias:
             constexprs["bias"] = None
         output = "*fp32" if partial else f"*{dtype}"
-        named = f"grouped-{bits}x{group}-{name}-{dtype}"
+        named = f"grouped-{kind}-{name}-{dtype}"
         yield _variant(named, grouped_linear_kernel, tile, types | {"output": output}, constexprs)
 
 
@@ -161,6 +172,10 @@ def _experts(dtype: str, tile: int) -> Iterator[KernelVariant]:
         named = f"experts-{bits}x128-{tile}-{dtype}"
         own = types | {"codes": _WORDS[bits]}
         yield _variant(named, expert_grouped_kernel, EXPERTS["grouped", tile], own, fixed)
+    fixed = {"PER_LINE": 4, "GROUP": 32, "BITS": 4, "zero_points": None}
+    own = biased | {"codes": _WORDS[4]} | _EXPONENTS
+    named = f"experts-mxfp4-bias-{tile}-{dtype}"
+    yield _variant(named, expert_grouped_kernel, EXPERTS["grouped", tile], own, fixed)
     for codes, grouped in _ROUNDED:
         named = f"experts-{codes}{'-groups' if grouped else ''}-{tile}-{dtype}"
         own = types | dict.fromkeys(("x", "codes"), f"*{codes}")

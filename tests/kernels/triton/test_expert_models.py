@@ -15,6 +15,7 @@ from kernels.triton.ops import TritonOps
 from kernels.triton.rounded import RoundedLinear
 from kernels.weights import ExpertWeights
 from tests.engine.models.quantization.folders import CASES, write
+from tests.engine.models.quantization.test_mxfp4 import write_folders
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.kernels.triton.model_steps import loaded, logits_of
 from tests.support.kernel_tensors import DEVICE
@@ -59,6 +60,18 @@ def test_integers_in_groups_are_not_expanded(tmp_path: Path) -> None:
     model = loaded(folder, TritonOps(DEVICE, torch.float32))
     assert isinstance(stacked(model).down.weight, PackedGroups)
     expected = logits_of(loaded(folder, ReferenceOps(DEVICE, torch.float32)))
+    torch.testing.assert_close(logits_of(model), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_mxfp4_is_not_expanded(tmp_path: Path) -> None:
+    """gpt-oss as it is published, with biases next to numbers of 4 bits."""
+    plain, packed = write_folders(tmp_path)
+    model = loaded(packed, TritonOps(DEVICE, torch.float32))
+    for linear in (stacked(model).gate_up, stacked(model).down):
+        assert isinstance(linear.weight, PackedGroups)
+        assert linear.weight.zero_points is None
+        assert linear.bias is not None
+    expected = logits_of(loaded(plain, ReferenceOps(DEVICE, torch.float32)))
     torch.testing.assert_close(logits_of(model), expected, atol=1e-4, rtol=1e-4)
 
 

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from kernels import microscaling
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import SamplingColumns
 from kernels.reference_ops import ReferenceOps
@@ -49,6 +51,16 @@ def test_kv_in_fp8_changes_logits_a_little(folders: dict[str, Path], monkeypatch
     coarse = logits_of(loaded(folder, ops))
     moved = float((coarse - plain).square().mean().sqrt() / plain.std())
     assert 1e-3 < moved < 0.1
+
+
+def test_an_embedding_table_in_blocks_is_expanded() -> None:
+    """GGUF files may have one in MXFP4; its rows, and a tied head, are plain numbers."""
+    generator = np.random.default_rng(0)
+    pairs, exponents = generator.integers(0, 256, (9, 32), np.uint8), generator.integers(120, 125, (9, 2), np.uint8)
+    ops, table = TritonOps(DEVICE, torch.float32), torch.from_numpy(microscaling.floats(pairs, exponents)).to(DEVICE)
+    embedding, ids = ops.pack_embedding(microscaling.blocks(pairs, exponents)), torch.tensor([3, 0, 8], device=DEVICE)
+    assert torch.equal(embedding(ids), table[ids])
+    assert torch.equal(ops.tied_head(embedding)(torch.eye(64, device=DEVICE)), table.T)
 
 
 def test_blocks_of_the_pool() -> None:

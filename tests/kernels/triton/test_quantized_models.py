@@ -49,9 +49,9 @@ def down_of(folder: Path, ops: TritonOps) -> object:
 
 @pytest.mark.parametrize(
     "name",
-    ["gptq-4-128-gptq-asym", "gptq-8-64-gptq-sym", "awq-32", "pack-4-128-asym", "pack-8--1-sym", "int8-asym"],
+    ["gptq-4-128-gptq-asym", "gptq-8-64-gptq-sym", "awq-32", "pack-4-128-asym", "pack-8--1-sym", "int8-asym", "mxfp4"],
 )
-def test_integers_in_groups_are_not_expanded(name: str, made: Made) -> None:
+def test_weights_in_groups_are_not_expanded(name: str, made: Made) -> None:
     folder, ops = made(name), TritonOps(DEVICE, torch.float32)
     assert isinstance(down_of(folder, ops), GroupedLinear)
     memory = weight_memory(open_checkpoint(folder), ops.takes_blocks, 2)

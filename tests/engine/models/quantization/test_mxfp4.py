@@ -24,8 +24,11 @@ SHAPES = {"gate_up_proj": (EXPERTS, 2 * INNER, HIDDEN // 32), "down_proj": (EXPE
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A folder in MXFP4, and one with the numbers that transformers reads from it."""
-    root = tmp_path_factory.mktemp("mxfp4")
+    return write_folders(tmp_path_factory.mktemp("mxfp4"))
+
+
+def write_folders(root: Path) -> tuple[Path, Path]:
+    """A folder with the numbers that transformers reads from one in MXFP4, and that one."""
     plain = make_checkpoint(root / "plain", "gpt_oss", hidden_size=HIDDEN, intermediate_size=INNER)
     packed = make_checkpoint(root / "packed", "gpt_oss", hidden_size=HIDDEN, intermediate_size=INNER)
     floats, stored = load_file(plain / "model.safetensors"), load_file(packed / "model.safetensors")
