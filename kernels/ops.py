@@ -224,6 +224,10 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         """`scales`: of KV in fp8; None: those of the op table. KV in another dtype has none."""
         ...
 
+    def rotate(self, query: Tensor, norms: HeadNorms | None, rope: RopeRows) -> Tensor:
+        """Queries [T, Hq, D] of a layer that stores no keys and values, normed head by head and rotated."""
+        ...
+
     def plan_attention(self, metadata: AttentionMetadata) -> "AttentionPlan": ...
 
     def attend(

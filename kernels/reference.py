@@ -184,6 +184,12 @@ def rotate_and_store(
     return apply_rope(query, rope)
 
 
+def rotate(query: Tensor, norms: HeadNorms | None, rope: RopeRows) -> Tensor:
+    """Norm heads of queries alone [T, Hq, D] by the norm of queries, and rotate them: what `rotate_and_store` returns
+    for them, in a layer that attends to the keys and values of another."""
+    return apply_rope(query if norms is None else rms_norm(query, norms.query, norms.eps), rope)
+
+
 def attend(
     query: Tensor,
     kv_layer: Tensor,

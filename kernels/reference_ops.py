@@ -38,6 +38,7 @@ from kernels.reference import (
     linear,
     mask_logits,
     rms_norm,
+    rotate,
     rotate_and_store,
     route,
     sample,
@@ -205,6 +206,9 @@ class ReferenceOps:
         scales: KVScales | None = None,
     ) -> Tensor:
         return rotate_and_store(qkv, norms, rope, kv_layer, slot_mapping)
+
+    def rotate(self, query: Tensor, norms: HeadNorms | None, rope: RopeRows) -> Tensor:
+        return rotate(query, norms, rope)
 
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
         return ReferencePlan(metadata)

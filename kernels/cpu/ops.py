@@ -90,6 +90,9 @@ class CpuOps(ReferenceOps):
             write_kv(kv_layer, keys_values, slot_mapping)
         return rotated[:, :queries]
 
+    def rotate(self, query: Tensor, norms: HeadNorms | None, rope: RopeRows) -> Tensor:
+        return _rotate(query if norms is None else self.rms_norm(query, norms.query, norms.eps), rope)
+
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
         return attention.CpuAttentionPlan(metadata, self.dtype)
 

@@ -18,16 +18,19 @@ _FP8 = "fp8e4nv"
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """Query heads, KV heads, dimensions of each and rotated dimensions; whether heads are normed."""
+    """Query heads, KV heads (0 where they are those of another layer), dimensions of each and rotated dimensions;
+    whether heads are normed, and values, too."""
 
     queries: int
     kv_heads: int
     dim: int
     rotated: int
     normed: bool = False
+    value_normed: bool = False
 
     def __str__(self) -> str:
-        return f"d{self.dim}" + (f"r{self.rotated}" if self.rotated < self.dim else "") + ("-normed" * self.normed)
+        rotated = f"r{self.rotated}" if self.rotated < self.dim else ""
+        return f"d{self.dim}{rotated}" + "-normed" * self.normed + "-values" * self.value_normed
 
 
 _WIDTHS = (576, 4096, 16_384)
@@ -40,7 +43,15 @@ _HEADS = (
     _Heads(32, 8, 128, 128, normed=True),
     _Heads(32, 2, 128, 64),
     _Heads(16, 8, 256, 64, normed=True),
+    _Heads(16, 8, 256, 256, normed=True, value_normed=True),
+    _Heads(16, 2, 512, 512, normed=True, value_normed=True),
 )
+_QUERIES = (
+    _Heads(32, 0, 128, 64),
+    _Heads(8, 0, 256, 256, normed=True),
+    _Heads(8, 0, 512, 512, normed=True),
+)
+"""Of layers that share the KV of another."""
 
 
 def elementwise_variants() -> list[KernelVariant]:
@@ -48,7 +59,8 @@ def elementwise_variants() -> list[KernelVariant]:
     return [
         *(variant for dtype, width in product(_DTYPES, _WIDTHS) for variant in _by_width(dtype, width)),
         *(_rotary(dtype, dtype, heads) for dtype, heads in product(_DTYPES, _HEADS)),
-        *(_rotary(dtype, _FP8, heads) for dtype, heads in product(_DTYPES, _HEADS[3:5])),
+        *(_rotary(dtype, _FP8, heads) for dtype, heads in product(_DTYPES, (*_HEADS[3:5], _HEADS[-1]))),
+        *(_rotary(dtype, dtype, heads) for dtype, heads in product(_DTYPES, _QUERIES)),
         *_of_blocks(),
     ]
 
@@ -104,31 +116,27 @@ def _by_width(dtype: str, width: int) -> list[KernelVariant]:
 
 def _rotary(dtype: str, kv_dtype: str, heads: _Heads) -> KernelVariant:
     rows = f"*{dtype}"
-    signature = {
-        **dict.fromkeys(("qkv", "cos", "sin", "query"), rows),
-        "slot_mapping": "*i64",
-        "kv": f"*{kv_dtype}",
-        "eps": "fp32",
-        "block_stride": "i64",
-    }
-    absent: dict[str, object] = {}
-    weights, scales = ("query_weight", "key_weight"), ("key_scale", "value_scale")
+    vectors = ["qkv", "cos", "sin", "query"]
     if heads.normed:
-        signature |= dict.fromkeys(weights, rows)
-    else:
-        absent |= dict.fromkeys(weights)
+        vectors += ["query_weight", "key_weight"] if heads.kv_heads else ["query_weight"]
+    if heads.value_normed:
+        vectors.append("value_weight")
+    signature = {**dict.fromkeys(vectors, rows), "eps": "fp32"}
+    if heads.kv_heads:
+        signature |= {"slot_mapping": "*i64", "kv": f"*{kv_dtype}", "block_stride": "i64"}
     if kv_dtype == _FP8:
-        signature |= dict.fromkeys(scales, "fp32")
-    else:
-        absent |= dict.fromkeys(scales)
-    half = heads.rotated // 2
+        signature |= dict.fromkeys(("key_scale", "value_scale"), "fp32")
+    constexprs = rotary.shape_of(heads.queries, heads.kv_heads, heads.dim, heads.rotated // 2)
+    kernel = rotary.rotate_and_store_kernel
+    absent = dict.fromkeys({*kernel.arg_names} - {*signature, *constexprs})
+    named = "rotate-and-store" if heads.kv_heads else "rotate"
     return KernelVariant(
-        name=f"rotate-and-store-{dtype}-{heads}" + ("-fp8" if kv_dtype == _FP8 else ""),
-        kernel=rotary.rotate_and_store_kernel,
+        name=f"{named}-{dtype}-{heads}" + "-fp8" * (kv_dtype == _FP8),
+        kernel=kernel,
         signature=signature,
-        constexprs=absent | rotary.shape_of(heads.queries, heads.kv_heads, heads.dim, half),
-        aligned=frozenset({"qkv", "cos", "sin", "query", "kv", "block_stride", *(weights if heads.normed else ())}),
-        num_warps=rotary.warps_of(heads.dim, half),
+        constexprs=absent | constexprs,
+        aligned=frozenset({*vectors, "kv", "block_stride"} & signature.keys()),
+        num_warps=rotary.warps_of(heads.dim, heads.rotated // 2),
         wide_loads=True,
     )
 

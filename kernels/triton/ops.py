@@ -11,7 +11,7 @@ from kernels import gpu_formats
 from kernels.arrays import Array
 from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
-from kernels.layout import BLOCK_TOKENS
+from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
@@ -125,6 +125,10 @@ class TritonOps(ReferenceOps):
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
         return torch.zeros(shape, dtype=self.kv_dtype, device=self.device)
 
+    def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Tensor:
+        shape = (1, num_blocks, blocks.starts(block_numbers)[1])
+        return torch.zeros(shape, dtype=self.kv_dtype, device=self.device)
+
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
         blocks.clear_blocks(kv, block_ids)
 
@@ -141,6 +145,9 @@ class TritonOps(ReferenceOps):
         scales: KVScales | None = None,
     ) -> Tensor:
         return rotary.rotate_and_store(qkv, norms, rope, kv_layer, slot_mapping, self._scales(scales))
+
+    def rotate(self, query: Tensor, norms: HeadNorms | None, rope: RopeRows) -> Tensor:
+        return rotary.rotate(query, norms, rope)
 
     def plan_attention(self, metadata: AttentionMetadata) -> AttentionPlan:
         return plan_from_metadata(metadata, self.device)

@@ -1,4 +1,4 @@
-"""Norms and rotates heads, and stores keys and values, in one pass after the fused projection.
+"""Norms and rotates heads, and stores keys and values if there are any, in one pass after the fused projection.
 
 A program processes a tile of the heads of one token, whichever of query, key and value they are, in three parts: the
 two halves that rotate into one another, and the dimensions past them, if any.
@@ -31,12 +31,28 @@ def load_part(heads, exists, dim, START: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def norm_part(part, scale, is_query, query_weight, key_weight, dim, START: tl.constexpr, COUNT: tl.constexpr):
-    """A part times each head's scale, rounded, times its weight, rounded: as the reference does, in float32."""
+def norm_part(
+    part,
+    scale,
+    is_query,
+    is_value,
+    query_weight,
+    key_weight,
+    value_weight,
+    dim,
+    START: tl.constexpr,
+    COUNT: tl.constexpr,
+):
+    """A part times each head's scale, rounded, times its weight, rounded: as the reference does, in float32. Without
+    `key_weight` all heads are queries, and without `value_weight` the result for values is arbitrary."""
     inside = dim < COUNT
-    of_query = tl.load(query_weight + START + dim, mask=inside, other=0.0)
-    of_key = tl.load(key_weight + START + dim, mask=inside, other=0.0)
-    weight = tl.where(is_query[:, None], of_query[None, :], of_key[None, :])
+    weight = tl.load(query_weight + START + dim, mask=inside, other=0.0)[None, :]
+    if key_weight is not None:
+        of_key = tl.load(key_weight + START + dim, mask=inside, other=0.0)
+        weight = tl.where(is_query[:, None], weight, of_key[None, :])
+    if value_weight is not None:
+        of_value = tl.load(value_weight + START + dim, mask=inside, other=0.0)
+        weight = tl.where(is_value[:, None], of_value[None, :], weight)
     return ((part * scale).to(weight.dtype).to(tl.float32) * weight.to(tl.float32)).to(weight.dtype).to(tl.float32)
 
 
@@ -44,18 +60,19 @@ def norm_part(part, scale, is_query, query_weight, key_weight, dim, START: tl.co
 def store_part(
     part, query, kv, query_at, kv_at, is_query, is_kv, kv_scale, dim, START: tl.constexpr, COUNT: tl.constexpr
 ):
-    """Store a part of each head in the query or in KV memory; scaled and saturated for fp8."""
+    """Store a part of each head in the query or in KV memory, if there is one; scaled and saturated for fp8."""
     inside = (dim < COUNT)[None, :]
     at = (START + dim)[None, :]
     rounded = part.to(query.dtype.element_ty)
     tl.store(query + query_at[:, None] + at, rounded, mask=is_query[:, None] & inside)
-    if kv_scale is None:
-        kept = rounded
-    else:
-        kept = tl.div_rn(rounded.to(tl.float32), kv_scale[:, None])
-        # A NaN stays one, so that it is found where finite rows are asked for.
-        kept = tl.where(kept > LARGEST_FP8, LARGEST_FP8, tl.where(kept < -LARGEST_FP8, -LARGEST_FP8, kept))
-    tl.store(kv + kv_at[:, None] + at, kept.to(kv.dtype.element_ty), mask=is_kv[:, None] & inside)
+    if kv is not None:
+        if kv_scale is None:
+            kept = rounded
+        else:
+            kept = tl.div_rn(rounded.to(tl.float32), kv_scale[:, None])
+            # A NaN stays one, so that it is found where finite rows are asked for.
+            kept = tl.where(kept > LARGEST_FP8, LARGEST_FP8, tl.where(kept < -LARGEST_FP8, -LARGEST_FP8, kept))
+        tl.store(kv + kv_at[:, None] + at, kept.to(kv.dtype.element_ty), mask=is_kv[:, None] & inside)
 
 
 @triton.jit
@@ -63,6 +80,7 @@ def rotate_and_store_kernel(
     qkv,
     query_weight,
     key_weight,
+    value_weight,
     cos,
     sin,
     slot_mapping,
@@ -85,7 +103,8 @@ def rotate_and_store_kernel(
     query [T, QUERIES, DIM] gets the queries; kv, a layer [N, 16, 2, KV_HEADS, DIM] whose blocks are `block_stride`
     elements apart, the keys and values at slot_mapping int64 [T], unless that is negative. cos, sin: [T, HALF].
     The weights [DIM] are None where heads are not normed, the scales None where KV is not fp8. Grid (T, tiles of
-    HEADS heads). Oracle: `kernels.reference.rotate_and_store`.
+    HEADS heads). Oracle: `kernels.reference.rotate_and_store`; of queries alone, with KV_HEADS 0, and None for what is
+    of keys and values, `kernels.reference.rotate`.
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -101,28 +120,45 @@ def rotate_and_store_kernel(
         rest = load_part(heads, exists, rest_dim, 2 * HALF, DIM - 2 * HALF).to(tl.float32)
 
     plain_first, plain_second = first, second
+    if REST_TILE:
+        plain_rest = rest
     if query_weight is not None:
         squares = tl.sum(first * first + second * second, axis=1)
         if REST_TILE:
             squares += tl.sum(rest * rest, axis=1)
         scale = tl.rsqrt(squares / DIM + eps)[:, None]
-        first = norm_part(first, scale, is_query, query_weight, key_weight, dim, 0, HALF)
-        second = norm_part(second, scale, is_query, query_weight, key_weight, dim, HALF, HALF)
+        first = norm_part(first, scale, is_query, is_value, query_weight, key_weight, value_weight, dim, 0, HALF)
+        second = norm_part(second, scale, is_query, is_value, query_weight, key_weight, value_weight, dim, HALF, HALF)
         if REST_TILE:
-            normed = norm_part(rest, scale, is_query, query_weight, key_weight, rest_dim, 2 * HALF, DIM - 2 * HALF)
-            rest = tl.where(is_value[:, None], rest, normed)
+            rest = norm_part(
+                rest,
+                scale,
+                is_query,
+                is_value,
+                query_weight,
+                key_weight,
+                value_weight,
+                rest_dim,
+                2 * HALF,
+                DIM - 2 * HALF,
+            )
+    if value_weight is not None:
+        plain_first, plain_second = first, second
+    elif REST_TILE:
+        rest = tl.where(is_value[:, None], plain_rest, rest)
 
     turn_cos = tl.load(cos + token * HALF + dim, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
     turn_sin = tl.load(sin + token * HALF + dim, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
     turned_first = tl.where(is_value[:, None], plain_first, first * turn_cos - second * turn_sin)
     turned_second = tl.where(is_value[:, None], plain_second, second * turn_cos + first * turn_sin)
 
-    slot = tl.load(slot_mapping + token)
-    is_kv = exists & (head >= QUERIES) & (slot >= 0)
     query_at = (token * QUERIES + head) * DIM
-    # Keys and values of a slot lie one after the other, as they do behind the queries.
-    kv_at = (slot // BLOCK) * block_stride + ((slot % BLOCK) * (2 * KV_HEADS) + head - QUERIES) * DIM
-    kv_scale = None
+    is_kv, kv_at, kv_scale = None, None, None
+    if kv is not None:
+        slot = tl.load(slot_mapping + token)
+        is_kv = exists & (head >= QUERIES) & (slot >= 0)
+        # Keys and values of a slot lie one after the other, as they do behind the queries.
+        kv_at = (slot // BLOCK) * block_stride + ((slot % BLOCK) * (2 * KV_HEADS) + head - QUERIES) * DIM
     if key_scale is not None:
         kv_scale = tl.where(is_value, value_scale, key_scale)
     store_part(turned_first, query, kv, query_at, kv_at, is_query, is_kv, kv_scale, dim, 0, HALF)
@@ -139,7 +175,8 @@ def rotate_and_store(
     slot_mapping: Tensor,
     scales: KVScales | None = None,
 ) -> Tensor:
-    """`kernels.reference.rotate_and_store`; `scales` where kv_layer is fp8 e4m3. A negative slot stores nowhere."""
+    """`kernels.reference.rotate_and_store`; `scales` where kv_layer is fp8 e4m3. A negative slot stores nowhere. Blocks
+    of kv_layer may lie apart, as those of a pool with several layers in a block."""
     require_contiguous(qkv, rope.cos, rope.sin, slot_mapping, kv_layer[0])
     tokens, heads, dim = qkv.shape
     kv_heads, half = kv_layer.shape[3], rope.cos.shape[-1]
@@ -148,6 +185,7 @@ def rotate_and_store(
         qkv,
         norms.query if norms else None,
         norms.key if norms else None,
+        norms.value if norms else None,
         rope.cos,
         rope.sin,
         slot_mapping,
@@ -161,6 +199,32 @@ def rotate_and_store(
         num_warps=warps_of(dim, half),
     )
     return query
+
+
+def rotate(query: Tensor, norms: HeadNorms | None, rope: RopeRows) -> Tensor:
+    """`kernels.reference.rotate`."""
+    require_contiguous(query, rope.cos, rope.sin)
+    tokens, heads, dim = query.shape
+    half = rope.cos.shape[-1]
+    rotated = torch.empty_like(query)
+    rotate_and_store_kernel[(tokens, triton.cdiv(heads, _HEADS))](
+        query,
+        norms.query if norms else None,
+        None,
+        None,
+        rope.cos,
+        rope.sin,
+        None,
+        rotated,
+        None,
+        norms.eps if norms else 0.0,
+        None,
+        None,
+        None,
+        **shape_of(heads, 0, dim, half),
+        num_warps=warps_of(dim, half),
+    )
+    return rotated
 
 
 def shape_of(queries: int, kv_heads: int, dim: int, half: int) -> dict[str, int]:

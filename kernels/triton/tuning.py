@@ -15,7 +15,7 @@ from kernels.triton.plan import SPLIT_TOKENS
 FEW_QUERY_ROWS, MANY_QUERY_ROWS = 16, 32
 """Packed rows of a decode kernel: the smallest tile of the tensor cores, and that of rows with drafts."""
 
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 512
 
 _MERGED_SPLITS = 16
 

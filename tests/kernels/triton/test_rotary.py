@@ -9,7 +9,7 @@ import torch
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import HeadNorms, RopeRows
-from kernels.triton.rotary import rotate_and_store
+from kernels.triton.rotary import rotate, rotate_and_store
 from kernels.weights import KVScales
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
@@ -19,13 +19,14 @@ NUM_BLOCKS = 3
 
 @dataclass(frozen=True)
 class Case:
-    """query_heads, kv_heads, head_dim, rotated dimensions, whether heads are normed."""
+    """query_heads, kv_heads, head_dim, rotated dimensions, whether heads are normed, and values, too."""
 
     queries: int
     kv_heads: int
     head_dim: int
     rotated: int
     normed: bool = False
+    value_normed: bool = False
 
 
 CASES = [
@@ -39,14 +40,17 @@ CASES = [
     Case(6, 2, 80, 32, normed=True),
     Case(9, 3, 64, 16),
     Case(1, 1, 8, 8, normed=True),
+    Case(4, 2, 256, 256, normed=True, value_normed=True),
+    Case(8, 1, 512, 512, normed=True, value_normed=True),
+    Case(14, 2, 80, 32, normed=True, value_normed=True),
 ]
 
 
 def inputs(case: Case, tokens: int, dtype: torch.dtype) -> tuple[torch.Tensor, HeadNorms | None, RopeRows]:
     qkv = random(tokens, case.queries + 2 * case.kv_heads, case.head_dim, dtype=dtype)
     angles = random(tokens, 1, case.rotated // 2, dtype=torch.float32, seed=1) * 3
-    weights = random(2, case.head_dim, dtype=dtype, seed=2)
-    norms = HeadNorms(weights[0], weights[1], 1e-5) if case.normed else None
+    query, key, value = random(3, case.head_dim, dtype=dtype, seed=2)
+    norms = HeadNorms(query, key, 1e-5, value=value if case.value_normed else None) if case.normed else None
     return qkv, norms, RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
@@ -66,9 +70,36 @@ def test_rotate_and_store(case: Case, dtype: torch.dtype) -> None:
     written = expected_stored.flatten(0, 1)[slots]
     assert written.isfinite().all()
     assert_close(stored.flatten(0, 1)[slots], written)
-    assert torch.equal(stored.flatten(0, 1)[slots][:, 1], qkv[:, -case.kv_heads :]), "values are stored as they are"
+    if not case.value_normed:
+        assert torch.equal(stored.flatten(0, 1)[slots][:, 1], qkv[:, -case.kv_heads :]), "values are stored as they are"
     stored.flatten(0, 1)[slots] = math.nan
     assert stored.isnan().all(), "slots that belong to no row are unchanged"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[7], CASES[-2], Case(2, 1, 64, 0, normed=True)], ids=str)
+def test_rotate(case: Case, dtype: torch.dtype) -> None:
+    """Queries alone have the bits that they have with keys and values."""
+    qkv, norms, rope = inputs(case, 3, dtype)
+    query = qkv[:, : case.queries].contiguous()
+    before, rotated = query.clone(), rotate(query, norms, rope)
+    assert_close(rotated, reference.rotate(query, norms, rope))
+    assert torch.equal(query, before)
+    slots = torch.tensor([40, 0, 15], device=DEVICE)
+    assert torch.equal(rotated, rotate_and_store(qkv, norms, rope, poisoned(case, dtype), slots))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_keys_that_are_values_before_their_norm(dtype: torch.dtype) -> None:
+    """Of a layer without values of its own, keys are passed twice."""
+    case = Case(4, 2, 64, 64, normed=True, value_normed=True)
+    qkv, norms, rope = inputs(case, 3, dtype)
+    qkv = torch.cat((qkv[:, :-2], qkv[:, -4:-2]), dim=1)
+    slots = torch.tensor([40, 0, 15], device=DEVICE)
+    stored, expected = poisoned(case, dtype), poisoned(case, dtype)
+    reference.rotate_and_store(qkv.clone(), norms, rope, expected, slots)
+    rotate_and_store(qkv, norms, rope, stored, slots)
+    assert_close(stored.flatten(0, 1)[slots], expected.flatten(0, 1)[slots])
 
 
 def test_a_negative_slot_is_stored_nowhere() -> None:
