@@ -61,16 +61,6 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]
 """Called with (bytes read so far, bytes in total)."""
 
-_NOT_ON_GPU = {
-    "layer_heads": "layers whose heads differ are not computed",
-    "value_norm": "norms of values are not computed",
-    "layer_scalars": "layers with a scalar are not computed",
-    "kv_sources": "layers that share KV are not computed",
-    "layer_mlp_sizes": "MLPs of different sizes are not computed",
-    "layer_input_size": "embeddings for each layer are not computed",
-}
-"""Fields of a config that the GPU's kernels do not compute, where they are set."""
-
 _TABLES = (EMBEDDING, HEAD, LAYER_EMBEDDING)
 
 _ANY_FORMATS_WIDTH = 4096
@@ -120,14 +110,6 @@ def _check_gpu(config: ModelConfig) -> None:
     if config.latent is not None and config.latent.stored.dim % 16:
         sizes = f"a rank of {config.latent.rank} and {config.latent.rotated} rotated dimensions"
         raise UnsupportedCheckpoint(f"latent attention: {sizes}: together not a multiple of 16; use device cpu")
-    experts = config.experts
-    if experts is not None and (experts.own_norms or experts.share_scale):
-        raise UnsupportedCheckpoint(
-            "experts: norms and scales of experts are not computed on a GPU yet; use device cpu"
-        )
-    for field, what in _NOT_ON_GPU.items():
-        if getattr(config, field):
-            raise UnsupportedCheckpoint(f"{field}: {what} on a GPU yet; use device cpu")
 
 
 def _check_latent_kv(backend: Mapping[str, str | int | float]) -> None:

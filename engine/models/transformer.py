@@ -27,7 +27,7 @@ from kernels.exchange import tensor_of
 from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS, HeadShape, block_numbers
 from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, ModelWeights, Ops, RopeRows
-from kernels.reference import apply_rope, softcap
+from kernels.reference import softcap
 from kernels.weights import LatentWeights
 
 
@@ -243,9 +243,7 @@ class Transformer:
         assert not isinstance(layer.qkv, LatentWeights), "latents make no keys and values"
         qkv = layer.qkv(normed)
         if kv_layer is None:
-            query = qkv.view(-1, config.num_heads, shape.dim)
-            norms = layer.head_norms
-            return apply_rope(query if norms is None else ops.rms_norm(query, norms.query, norms.eps), rope)
+            return ops.rotate(qkv.view(-1, config.num_heads, shape.dim), layer.head_norms, rope)
         if not shape.has_values:
             qkv = torch.cat((qkv, qkv[:, -shape.kv_heads * shape.dim :]), dim=1)
         norms = layer.head_norms

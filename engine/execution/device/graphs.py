@@ -29,8 +29,8 @@ class GraphKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GraphSizes:
-    """Which steps are replayed, all of at most `context_tokens` of context: `rows` in ascending order with one token
-    each; with drafts, `drafted_rows` with `drafted_tokens` each, as far as these make up `max_tokens` in all."""
+    """Which steps are replayed: `rows` in ascending order with one token each, of at most `context_tokens` of context;
+    with drafts, `drafted_rows` with `drafted_tokens` each, as far as these make up `max_tokens` in all."""
 
     rows: tuple[int, ...]
     context_tokens: int
@@ -48,14 +48,18 @@ class GraphSizes:
 
     def key_for(self, rows: int, most_tokens: int, context_tokens: int) -> GraphKey | None:
         """The smallest graph for a step whose rows have at most `most_tokens` each; None if there is none."""
-        if context_tokens > self.context_tokens:
-            return None
         sizes, widths = (self.rows, (1,)) if most_tokens == 1 else (self.drafted_rows, self.drafted_tokens)
         padded = next((size for size in sizes if size >= rows), None)
         tokens_each = next((width for width in widths if width >= most_tokens), None)
         if padded is None or tokens_each is None or (most_tokens > 1 and padded * tokens_each > self.max_tokens):
             return None
-        return GraphKey(padded, tokens_each)
+        key = GraphKey(padded, tokens_each)
+        return key if context_tokens <= self.context_of(key) else None
+
+    def context_of(self, key: GraphKey) -> int:
+        """Bound on the context of a step. Attention keeps partial results of each token of a row, so that all graphs
+        take the same memory for them."""
+        return self.context_tokens // key.tokens_each
 
 
 NO_GRAPHS = GraphSizes((), 0)

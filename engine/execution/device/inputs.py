@@ -120,7 +120,7 @@ def replayed_shape(key: GraphKey, graphs: GraphSizes) -> StepShape:
         decode_rows=key.rows,
         decode_queries=key.tokens_each,
         extend_queries=0,
-        decode_context_tokens=graphs.context_tokens,
+        decode_context_tokens=graphs.context_of(key),
         tokens_each=key.tokens_each,
     )
 

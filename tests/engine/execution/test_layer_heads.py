@@ -14,11 +14,9 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.kv_groups import group_layers, mixed_blocks, one_group
-from engine.models.loader import load_model
 from engine.request import SamplingParams
 from gateway.config.settings import Settings
 from gateway.process.model_memory import size_of
-from kernels.arrays import BFLOAT16
 from kernels.cpu.native.library import load
 from kernels.cpu.native_ops import NativeOps
 from kernels.layout import HeadShape, block_numbers
@@ -28,18 +26,6 @@ from tests.support.tiny_models import make_checkpoint
 
 GEMMA4: tuple[TinyFamily, ...] = ("gemma4", "gemma4_moe", "gemma4_shared")
 native = pytest.mark.skipif(load() is None, reason="the native library is not built: make install, with a C++ compiler")
-
-
-@pytest.mark.parametrize(
-    ("family", "named"),
-    [("gemma4", "layer_heads"), ("gemma4_moe", "experts: norms and scales"), ("gemma4_shared", "layer_heads")],
-)
-def test_a_gpu_refuses_them_by_name(family: str, named: str, tiny_folders: dict[str, Path]) -> None:
-    class OnGpu:
-        on_gpu, dtype = True, BFLOAT16
-
-    with pytest.raises(UnsupportedCheckpoint, match=f"{named}.* on a GPU"):
-        load_model(open_checkpoint(tiny_folders[family]), OnGpu(), 64)  # type: ignore[arg-type]
 
 
 def rewritten(folder: Path, **changes: Any) -> Path:

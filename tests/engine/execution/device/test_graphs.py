@@ -30,6 +30,8 @@ def test_row_sizes() -> None:
         (17, 1, 17, None),
         (2, 2, 20, GraphKey(2, 4)),
         (2, 5, 20, None),
+        (2, 3, 250, GraphKey(2, 4)),
+        (2, 3, 251, None),
         (2, 1, 1001, None),
     ],
 )
