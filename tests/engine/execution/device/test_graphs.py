@@ -102,8 +102,8 @@ def test_drafts_have_graphs_of_few_rows() -> None:
     assert sizes.rows == row_sizes(64)
     assert sizes.drafted_rows == (1, 2, 4, 8, 16, 32)
     assert sizes.keys[0] == GraphKey(64, 1)
-    assert sizes.key_for(7, 8, 500) is None, "8 rows of 9 tokens are more than 64"
-    assert sizes.key_for(8, 5, 500) == GraphKey(8, 5)
+    assert sizes.key_for(7, 8, 100) is None, "8 rows of 9 tokens are more than 64"
+    assert sizes.key_for(8, 5, 100) == GraphKey(8, 5)
     assert all(key.tokens_each == 1 for key in graph_sizes(64, 1000, drafts=False).keys)
 
 
