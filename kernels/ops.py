@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kernels import host, weights
+from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS, MixedBlocks
 from kernels.weights import KVScales
 
@@ -170,6 +171,21 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor: ...
 
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor: ...
+
+    def gated_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
+    ) -> Tensor:
+        """See `kernels.reference_delta.advance_rows`."""
+        ...
+
+    def settle_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
+    ) -> None:
+        """`gated_delta` with `settled` tokens of each row. mixed, gates: of the step's first rows, up to the last one
+        with drafts at least."""
+        ...
+
     def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor: ...
 
     def mixture(
@@ -221,6 +237,27 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         scales: KVScales | None = None,
     ) -> Tensor:
         """`scales`: as for `rotate_and_store`."""
+        ...
+
+    def latent_queries(
+        self,
+        weights: LatentWeights,
+        query: Tensor,
+        down: Tensor,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        """Absorbed queries [T, Hq, D'] of latent attention from query [T, Hq, D], of each head the rotated dimensions
+        first. Stores the keys made of `down` [T, L + r]: see `kernels.reference_latent`."""
+        ...
+
+    def attend_latents(
+        self, query: Tensor, kv_layer: Tensor, plan: "AttentionPlan", rotated: int, scale: float
+    ) -> Tensor: ...
+
+    def latent_values(self, weights: LatentWeights, means: Tensor) -> Tensor:
+        """The values [T, Hq Dv] that the heads make of the mean latents [T, Hq, L]."""
         ...
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None: ...

@@ -62,6 +62,11 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return functional.silu(gate) * up
 
 
+def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
+    """x times the sigmoid of the gate, both [T, N]."""
+    return x * gate.sigmoid()
+
+
 def gelu_mul(gate_up: Tensor) -> Tensor:
     """GELU of the first half of [T, 2F], in its tanh form (Hendrycks and Gimpel, arXiv 1606.08415), times the second
     half."""
@@ -278,6 +283,13 @@ def mask_logits(logits: Tensor, bitmask: Tensor) -> None:
     logits.masked_fill_(allowed == 0, -math.inf)
 
 
+def mask_rows(logits: Tensor, rows: Tensor, bitmask: Tensor) -> None:
+    """`mask_logits` of some rows of [R, V]: line i of the bitmask is that of row `rows[i]` (int64 [M])."""
+    masked = logits[rows]
+    mask_logits(masked, bitmask)
+    logits[rows] = masked
+
+
 def gumbel_noise(keys: Tensor, vocab_size: int) -> Tensor:
     """Standard Gumbel noise float32 [R, V] from keys int64 [R, 2] (see `kernels.noise`).
 
@@ -342,9 +354,7 @@ def sample_among(logits: Tensor, token_ids: Tensor, columns: SamplingColumns) ->
     return token_ids[(scaled + noise).masked_fill(~kept, -math.inf).argmax(dim=-1)]
 
 
-def sample_slots(
-    logits: Tensor, columns: SlotSampling, row_slots: Tensor, positions: Tensor, bitmask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def sample_slots(logits: Tensor, columns: SlotSampling, row_slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
     """Sample one token for each row from logits [R, V] by the columns of its slot: (ids int64 [R], sound bool [R]).
 
     Row i uses line `row_slots[i]` (int32); `positions[i]` (int64): index of the sampled token in its sequence. The
@@ -352,8 +362,6 @@ def sample_slots(
     `finite_rows` holds for the logits that it is sampled from; the id of another one is arbitrary.
     """
     penalise(logits, columns, row_slots)
-    if bitmask is not None:
-        mask_logits(logits, bitmask)
     slots = row_slots.long()
     keys = [noise_key(*pair) for pair in zip(columns.seeds[slots].tolist(), positions.tolist(), strict=True)]
     chosen = SamplingColumns(

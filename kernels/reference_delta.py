@@ -2,13 +2,17 @@
 what torch computes. Letters in shapes are those of `kernels.delta`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kernels.delta import DeltaShape
+from kernels.device_states import DeviceStates
+from kernels.step import Row, RowSave
 from kernels.weights import DeltaVectors
 
 L2_EPS = 1e-6
@@ -94,7 +98,7 @@ def gated_delta(
     convolved, kept = convolve(mixed[:, : shape.channels], state.kept, vectors.convolution.float())
     keys = shape.key_heads * shape.key_dim
     query, key, value = torch.split(convolved, [keys, keys, shape.values], dim=1)
-    value_heads = torch.arange(shape.value_heads)
+    value_heads = torch.arange(shape.value_heads, device=mixed.device)
     key_head = value_heads % shape.key_heads if shape.tiled else value_heads * shape.key_heads // shape.value_heads
     query, key = (l2_norm(part.reshape(tokens, shape.key_heads, shape.key_dim))[:, key_head] for part in (query, key))
     beta, step = gates.chunk(2, dim=1)
@@ -110,3 +114,73 @@ def gated_delta(
     gate = mixed[:, shape.channels :].reshape(read.shape)
     normed = gated_norm(read, gate, vectors.norm.float(), eps)
     return normed.flatten(1).to(dtype), DeltaState(kept, memory)
+
+
+class DeltaRow(NamedTuple):
+    """A row of a step: its state slot, its first position, its saves, and whether its state is advanced and saved."""
+
+    slot: int
+    start: int
+    saves: Sequence[RowSave]
+    keep: bool
+
+
+def advance_row(
+    mixed: Tensor,
+    gates: Tensor,
+    memory: Tensor,
+    row: DeltaRow,
+    shape: DeltaShape,
+    vectors: DeltaVectors[Tensor],
+    eps: float,
+) -> Tensor:
+    """`gated_delta` [T, Hv Dv] of the tokens of a row, from the state in its slot of memory [slots, words]. Saves past
+    these tokens are not made."""
+    words = memory[row.slot] if row.start else torch.zeros(shape.words, device=memory.device)
+    state = DeltaState.of(words, shape)
+    ends = [*row.saves, RowSave(len(mixed), row.slot)] if row.keep else [RowSave(len(mixed), row.slot)]
+    out, first = [], 0
+    for end, slot in ends:
+        if end > len(mixed):
+            continue
+        if end > first:
+            piece, state = gated_delta(mixed[first:end], gates[first:end], state, shape, vectors, eps)
+            out.append(piece)
+        if row.keep:
+            target = DeltaState.of(memory[slot], shape)
+            target.kept.copy_(state.kept)
+            target.memory.copy_(state.memory)
+        first = end
+    return torch.cat(out)
+
+
+def advance_rows(
+    mixed: Tensor,
+    gates: Tensor,
+    place: int,
+    states: DeviceStates,
+    shape: DeltaShape,
+    vectors: DeltaVectors[Tensor],
+    eps: float,
+    settled: Tensor | None = None,
+) -> Tensor:
+    """`gated_delta` [T, Hv Dv] of the rows of a step on a device, in layer `place` of those with states; 0 for padding.
+
+    Advances the states of the rows without drafts. With `settled`, int32 [R], those of the other rows instead, by their
+    first `settled` tokens, from the same inputs; the result is then of no use.
+    """
+    memory = states.memory[:, place]
+    out = mixed.new_zeros(len(mixed), shape.values)
+    rows = [Row(*line[: len(Row._fields)]) for line in states.rows.tolist()]
+    saves = [RowSave(*line) for line in states.saves.tolist()]
+    first_save = 0
+    for index, row in enumerate(rows):
+        own, first_save = saves[first_save : row.saves], row.saves
+        if row.state < 0 or (settled is not None and not row.drafts):
+            continue
+        count = row.tokens if settled is None else int(settled[index])
+        keep = not row.drafts or settled is not None
+        tokens = slice(row.first, row.first + count)
+        of_row = DeltaRow(row.state, row.start, own, keep)
+        out[tokens] = advance_row(mixed[tokens], gates[tokens], memory, of_row, shape, vectors, eps)
+    return out

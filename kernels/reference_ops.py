@@ -2,6 +2,7 @@
 `kernels.triton.ops` replace what they have kernels for.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -9,14 +10,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.arrays import Array
+from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    DeltaWeights,
     Embedding,
     ExpertWeights,
     HeadNorms,
+    LatentWeights,
     Linear,
     LogitEdits,
     RopeRows,
@@ -38,9 +42,11 @@ from kernels.reference import (
     route,
     sample,
     sample_among,
+    sigmoid_mul,
     silu_mul,
     token_logprobs,
 )
+from kernels.reference_delta import advance_rows
 from kernels.reference_experts import mixture, without_padding
 from kernels.weights import DENSE, KVScales, StoredWeight
 
@@ -145,6 +151,19 @@ class ReferenceOps:
     def gelu_mul(self, gate_up: Tensor) -> Tensor:
         return gelu_mul(gate_up)
 
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
+        return sigmoid_mul(x, gate)
+
+    def gated_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
+    ) -> Tensor:
+        return advance_rows(mixed, gates, place, states, weights.shape, weights.vectors, eps)
+
+    def settle_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
+    ) -> None:
+        advance_rows(mixed, gates, place, states, weights.shape, weights.vectors, 1.0, settled)
+
     def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor:
         return clamped_swiglu_mul(gate_up)
 
@@ -202,6 +221,33 @@ class ReferenceOps:
     ) -> Tensor:
         assert isinstance(plan, ReferencePlan)
         return attend(query, kv_layer, plan.metadata, window, cap, sinks)
+
+    def latent_queries(
+        self,
+        weights: LatentWeights,
+        query: Tensor,
+        down: Tensor,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        rotated, parts = weights.rotated, []
+        for absorb, of_head in zip(weights.of_queries, query.unbind(1), strict=True):
+            parts += [of_head[:, :rotated], absorb(of_head[:, rotated:].contiguous())]
+        latent = self.rms_norm(down[:, :-rotated].contiguous(), weights.norm, weights.eps)
+        heads = torch.cat((*parts, down[:, -rotated:], latent), dim=1).view(len(query), -1, kv_layer.shape[-1])
+        return self.rotate_and_store(heads, None, rope, kv_layer, slot_mapping)
+
+    def attend_latents(
+        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, rotated: int, scale: float
+    ) -> Tensor:
+        # `attend` divides by the root.
+        factor = torch.tensor(scale * math.sqrt(query.shape[-1]), dtype=query.dtype, device=query.device)
+        return self.attend(query * factor, kv_layer, plan, None)[:, :, rotated:]
+
+    def latent_values(self, weights: LatentWeights, means: Tensor) -> Tensor:
+        of_heads = zip(weights.of_values, means.unbind(1), strict=True)
+        return torch.cat([value(x) for value, x in of_heads], dim=1)
 
     def edit_logits(self, logits: Tensor, edits: LogitEdits) -> None:
         edit_logits(logits, edits)

@@ -4,7 +4,7 @@ Written for readability: one row and one run at a time.
 """
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import torch
 from torch import Tensor
@@ -27,18 +27,20 @@ def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
         words[target : target + end - start] = payload[start:end]
 
 
-def derive(rows: Tensor, sequences: Sequences, out: StepTensors) -> None:
-    """Fill `out` from encoded rows int32 [R, 8]; see `Row` and `StepTensors`."""
+def derive(rows: Tensor, sequences: Sequences, out: StepTensors, tokens_each: int = 0) -> None:
+    """Fill `out` from encoded rows int32 [R, 8]; see `Row`, `StepTensors` and `StepShape.tokens_each`."""
     for index, row in enumerate(_rows(rows)):
-        end = row.first + row.tokens
+        before = max(tokens_each - row.tokens, 0)
+        end = row.first + before + row.tokens
         out.query_starts[index], out.query_starts[index + 1] = row.first, end
         out.ends[index] = end - 1
         padding = row.slot < 0
         context = 0 if padding else row.start + row.tokens
         out.context_lens[index] = out.draw_positions[index] = context
         out.row_slots[index] = 0 if padding else row.slot
-        for offset in range(row.tokens):
-            position, at = row.start + offset, row.first + offset
+        for offset in range(-before, row.tokens):
+            position, at = row.start + offset, row.first + before + offset
+            out.token_rows[at] = index
             if padding:
                 out.token_ids[at], out.positions[at], out.slot_mapping[at] = 0, 0, -1
                 continue
@@ -47,7 +49,7 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors) -> None:
             out.token_ids[at] = known[position] if draft < 0 else drafts[draft]
             out.positions[at] = position
             block = sequences.block_tables[row.slot, position // BLOCK_TOKENS]
-            out.slot_mapping[at] = block * BLOCK_TOKENS + position % BLOCK_TOKENS
+            out.slot_mapping[at] = block * BLOCK_TOKENS + position % BLOCK_TOKENS if offset >= 0 else -1
 
 
 def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
@@ -56,6 +58,22 @@ def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
         position = row.start + row.tokens
         if row.slot >= 0 and row.draws and position < tokens.shape[1]:
             tokens[row.slot, position] = token
+
+
+def settled_tokens(rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
+    """Tokens of each row, int32 [R], without its rejected drafts: those after the first one that differs from the token
+    drawn in its place.
+
+    drafts int32 [S, K], drawn int64 [D]; last int64 [R], index of each row's last draw, which follows one for each of
+    its drafts.
+    """
+    settled = []
+    for row, end in zip(_rows(rows), last.tolist(), strict=True):
+        proposed = drafts[max(row.slot, 0), : row.drafts].tolist()
+        pairs = zip(proposed, drawn[end - row.drafts : end].tolist(), strict=True)
+        accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        settled.append(row.tokens - row.drafts + accepted)
+    return torch.tensor(settled, dtype=torch.int32, device=rows.device)
 
 
 def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
@@ -97,14 +115,17 @@ class ReferenceStepOps:
     def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None:
         scatter_runs(words, upload, runs)
 
-    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None:
-        derive(rows, sequences, out)
+    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, shape: StepShape) -> None:
+        derive(rows, sequences, out, shape.tokens_each)
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         return plan_attention(step, block_tables, shape)
 
     def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor:
         return finite_rows(hidden, query_starts)
+
+    def mask_rows(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        reference.mask_rows(logits, rows, bits)
 
     def sample_slots(
         self,
@@ -122,6 +143,9 @@ class ReferenceStepOps:
 
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
         store_drawn(rows, drawn, tokens)
+
+    def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
+        return settled_tokens(rows, drafts, last, drawn)
 
     def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
         count_tokens(counts, tokens, countings)

@@ -15,10 +15,13 @@ from torch import Tensor
 from kernels.ops import AttentionPlan, SlotSampling
 
 ROW_WORDS = 8
-"""Words of an encoded row: the fields of `Row`, and padding."""
+"""Words of an encoded row: the fields of `Row`."""
 
 COUNTING_WORDS = 4
 """Words of an encoded `Counting`."""
+
+SAVE_WORDS = 2
+"""Words of an encoded `RowSave`."""
 
 
 class Row(NamedTuple):
@@ -28,7 +31,10 @@ class Row(NamedTuple):
     first drafts, which are not in the sequence. `first`: their offset in the step's tensors. For rows that `draw`, the
     sampled token is stored in the sequence after them.
 
-    A row with a negative slot is padding: it has no context and reads and writes no KV.
+    state: slot of the row's recurrent state; -1 for none. saves: the end of the row's lines in the step's table of
+    `RowSave`; they follow those of the row before it.
+
+    A row with a negative slot is padding: it has no context and no state, and reads and writes no KV.
     """
 
     slot: int
@@ -37,9 +43,16 @@ class Row(NamedTuple):
     drafts: int
     draws: int
     first: int
+    state: int = -1
+    saves: int = 0
 
 
-_ROOM = (0,) * (ROW_WORDS - len(Row._fields))
+class RowSave(NamedTuple):
+    """A copy of a row's recurrent state after its first `tokens` tokens into state slot `slot`. Those of a row are
+    ordered by `tokens`."""
+
+    tokens: int
+    slot: int
 
 
 def row_words(rows: Iterable[Row]) -> list[int]:
@@ -47,7 +60,6 @@ def row_words(rows: Iterable[Row]) -> list[int]:
     words: list[int] = []
     for row in rows:
         words += row
-        words += _ROOM
     return words
 
 
@@ -66,6 +78,9 @@ class StepShape:
 
     Of `rows` rows with `tokens` tokens in total, the first `decode_rows` have at most `decode_queries` tokens each and
     at most `decode_context_tokens` of context in total, the others at most `extend_queries` tokens each.
+
+    `tokens_each`: of every row in the step's tensors; 0 where rows differ. A row with fewer tokens begins with tokens
+    before its start, whose KV is there and is not stored again.
     """
 
     rows: int
@@ -74,6 +89,7 @@ class StepShape:
     decode_queries: int
     extend_queries: int
     decode_context_tokens: int
+    tokens_each: int = 0
 
     @property
     def most_queries(self) -> int:
@@ -85,6 +101,7 @@ class StepTensors:
     """The tensors derived from a step's rows.
 
     token_ids, positions, slot_mapping: int64 [T]; a slot in KV memory is block id x 16 + offset, or -1 for none.
+    token_rows: int32 [T], index of each token's row.
     query_starts: int32 [R + 1]. context_lens, row_slots: int32 [R]; a padding row's slot is 0 here.
     ends: int64 [R], index of each row's last token. draw_positions: int64 [R], index in its sequence of the token
         sampled after it.
@@ -93,6 +110,7 @@ class StepTensors:
     token_ids: Tensor
     positions: Tensor
     slot_mapping: Tensor
+    token_rows: Tensor
     query_starts: Tensor
     context_lens: Tensor
     row_slots: Tensor
@@ -111,6 +129,7 @@ class StepTensors:
             token_ids=wide(tokens),
             positions=wide(tokens),
             slot_mapping=wide(tokens),
+            token_rows=narrow(tokens),
             query_starts=narrow(rows + 1),
             context_lens=narrow(rows),
             row_slots=narrow(rows),
@@ -124,6 +143,7 @@ class StepTensors:
             self.token_ids[:tokens],
             self.positions[:tokens],
             self.slot_mapping[:tokens],
+            self.token_rows[:tokens],
             self.query_starts[: rows + 1],
             self.context_lens[:rows],
             self.row_slots[:rows],
@@ -153,11 +173,13 @@ class StepOps(Protocol):
 
     def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None: ...
 
-    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None: ...
+    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, shape: StepShape) -> None: ...
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan: ...
 
     def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor: ...
+
+    def mask_rows(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None: ...
 
     def sample_slots(
         self,
@@ -171,5 +193,7 @@ class StepOps(Protocol):
     ) -> tuple[Tensor, Tensor]: ...
 
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None: ...
+
+    def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor: ...
 
     def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None: ...

@@ -310,3 +310,13 @@ class ExpertStacker(Protocol):
     def stack_experts(self, experts: Sequence[MlpWeights[L]]) -> Sequence[MlpWeights[L]]:
         """The experts with their weights next to one another in memory. Those that are passed may be freed."""
         ...
+
+
+@runtime_checkable
+class HeadStacker(Protocol):
+    """A `Packer` whose backend computes the products of all heads of a layer together."""
+
+    def stack_heads(self, linears: Sequence[L]) -> Sequence[L]:
+        """Products of equal shapes, one for each head, with their weights next to one another in memory. Those that are
+        passed may be freed."""
+        ...

@@ -20,8 +20,10 @@ from engine import Engine, EngineConfig, SamplingParams
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
+from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata
+from kernels.step import SAVE_WORDS, Row
 from kernels.triton.ops import TritonOps
 
 _SLOTS = 12
@@ -120,6 +122,8 @@ def _check_text(
     stepper.record()
     with torch.inference_mode():
         stepper.runner._kv.fill_(torch.nan)
+        if stepper.runner._states is not None:
+            stepper.runner._states.memory.fill_(torch.nan)
     wrong = []
     for turn in ("computed", "found again"):
         requests = [stepper.add(prompt, stage.scale.golden_tokens) for prompt in prompts]
@@ -167,4 +171,14 @@ def _logits(model: Transformer, prompt: list[int], device: torch.device) -> Tens
     kv = model.allocate_kv(blocks).fill_(torch.nan)
     tables = torch.arange(blocks, device=device)[None]
     plan = model.ops.plan_attention(AttentionMetadata(tables, [tokens], [tokens]))
-    return model.logits(model.forward(torch.tensor(prompt, device=device), plan, kv))
+    return model.logits(model.forward(torch.tensor(prompt, device=device), plan, kv, _states(model, tokens)))
+
+
+def _states(model: Transformer, tokens: int) -> DeviceStates | None:
+    """The state of a sequence that begins, of a model that has some."""
+    if model.config.linear is None:
+        return None
+    memory = model.allocate_states(1).fill_(torch.nan)
+    row = torch.tensor([Row(0, 0, tokens, 0, 1, 0, state=0)], dtype=torch.int32, device=memory.device)
+    owners, saves = (torch.zeros(shape, dtype=torch.int32, device=memory.device) for shape in (tokens, (1, SAVE_WORDS)))
+    return DeviceStates(memory, row, owners, saves)

@@ -18,6 +18,21 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
+class Latents:
+    """Heads of latent attention: how many, the rotated dimensions and others of their keys, those of their values and
+    of the latent."""
+
+    heads: int
+    rotated: int
+    key_dim: int
+    value_dim: int
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.heads} heads over {self.rank} and {self.rotated} rotated"
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """dtypes: what kernels are checked in. fp8_stores: whether rounding to fp8 is that of the device.
 
@@ -36,6 +51,7 @@ class Scale:
     dtypes: tuple[torch.dtype, ...]
     fp8_stores: bool
     head_dims: tuple[Heads, ...]
+    latents: tuple[Latents, ...]
     long_context: int
     chunk: int
     vocab_sizes: tuple[int, ...]
@@ -76,6 +92,7 @@ FULL = Scale(
     dtypes=(torch.bfloat16, torch.float16, torch.float32),
     fp8_stores=True,
     head_dims=(Heads(3, 3, 64), Heads(4, 1, 80), Heads(4, 1, 96), Heads(2, 2, 256)),
+    latents=(Latents(16, 64, 128, 128, 512), Latents(20, 64, 192, 256, 512), Latents(128, 64, 128, 128, 512)),
     long_context=5000,
     chunk=700,
     vocab_sizes=(5003, 128_256),
@@ -130,6 +147,7 @@ SMALL = Scale(
     dtypes=(torch.float16,),
     fp8_stores=False,
     head_dims=(Heads(1, 2, 80),),
+    latents=(Latents(3, 8, 16, 24, 24),),
     long_context=530,
     chunk=20,
     vocab_sizes=(1000,),

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 import torch
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
-from engine.execution.device.graphs import Capture, CudaCapture
+from engine.execution.device.graphs import CudaCapture
 from engine.execution.device.runner import DeviceRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
+from engine.memory.kv_memory import SAVED_STATES
+from engine.memory.sequence_states import SequenceStates
+from engine.memory.state_pool import StatePool
 from engine.models.transformer import Transformer
 from engine.request import Request, SamplingParams, ServiceClass, TokenDelta
 from engine.scheduling.plan import PendingStep, StepPlan
@@ -72,7 +75,7 @@ class DeviceClock:
 
 
 class Stepper:
-    """Requests of one model on one device. Decode steps are replayed as `capture` says, or after `record`.
+    """Requests of one model on one device. Decode steps are replayed after `record`.
 
     `clock`: None, or what the steps to come are timed with.
     """
@@ -86,7 +89,6 @@ class Stepper:
         window: int,
         step_tokens: int,
         chunk_tokens: int | None = None,
-        capture: Capture | None = None,
     ) -> None:
         config = SchedulerConfig(
             max_running=slots,
@@ -97,10 +99,17 @@ class Stepper:
         )
         self.model = model
         self.pool = BlockPool(num_blocks)
-        self.runner = DeviceRunner(model, TritonStepOps(), num_blocks=num_blocks, num_slots=slots, max_model_len=window)
-        if capture is not None:
-            self.runner.capture_graphs(capture)
-        self.scheduler = Scheduler(config, KVCacheManager(self.pool), window)
+        self.states = None if model.config.linear is None else StatePool((1 + SAVED_STATES) * slots, slots)
+        self.runner = DeviceRunner(
+            model,
+            TritonStepOps(),
+            num_blocks=num_blocks,
+            num_slots=slots,
+            max_model_len=window,
+            num_states=0 if self.states is None else self.states.num_slots,
+        )
+        states = None if self.states is None else SequenceStates(self.states)
+        self.scheduler = Scheduler(config, KVCacheManager(self.pool, states=states), window)
         self.scheduler.async_depth = self.runner.async_depth
         self.clock: DeviceClock | None = None
         self._flights: deque[_Flight] = deque()

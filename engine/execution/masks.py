@@ -1,6 +1,6 @@
 """Masks the logits of tokens that a grammar does not allow."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,16 @@ from kernels.host import HostOps
 if TYPE_CHECKING:
     from engine.execution.sampler import Draw
 
+Mask = Callable[[int, GrammarMatcher], None]
+"""Called with the index of a draw, and its matcher after the tokens and drafts that precede it."""
+
 
 class TokenMasks:
     """Masks the logits of draws whose requests have a grammar. One bitmask buffer serves all of them."""
 
     def __init__(self, ops: HostOps, vocab_size: int) -> None:
         self._ops = ops
-        self._words = np.zeros((vocab_size + 31) // 32, dtype=np.int32)
+        self._words = np.zeros(bitmask_words(vocab_size), dtype=np.int32)
         self._bitmask = self._words[None]
 
     def apply(self, logits: Floats, draws: "Sequence[Draw]") -> frozenset[int]:
@@ -29,35 +32,51 @@ class TokenMasks:
 
         The draws of one request are adjacent, each with one draft more than the one before it.
         """
-        failed: set[int] = set()
-        for request, group in groupby(enumerate(draws), key=lambda indexed: indexed[1].request):
-            matcher = request.matcher
-            if matcher is None:
-                continue
-            rows = list(group)
-            try:
-                self._mask(logits, request, matcher, rows)
-            except GrammarFailed:
-                failed.update(row for row, _ in rows)
-        return frozenset(failed)
 
-    def _mask(
-        self, logits: Floats, request: Request, matcher: GrammarMatcher, rows: "Iterable[tuple[int, Draw]]"
-    ) -> None:
-        """Mask the rows of one request. Rows after a draft that is an end token or that the grammar rejects stay
-        unmasked: that draft is rejected or ends the answer, so later rows are never used."""
-        _catch_up(matcher, request)
-        ahead = 0
+        def mask(row: int, matcher: GrammarMatcher) -> None:
+            matcher.fill_bitmask(self._words)
+            self._ops.mask_logits(logits[row : row + 1], self._bitmask)
+
+        return follow_grammars(draws, mask)
+
+
+def bitmask_words(vocab_size: int) -> int:
+    """int32 words of a bitmask."""
+    return -(-vocab_size // 32)
+
+
+def follow_grammars(draws: "Sequence[Draw]", mask: Mask) -> frozenset[int]:
+    """Call `mask` for each draw that a grammar constrains. Returns the draws of requests whose grammar failed.
+
+    The draws of one request are adjacent, each with one draft more than the one before it.
+    """
+    failed: set[int] = set()
+    for request, group in groupby(enumerate(draws), key=lambda indexed: indexed[1].request):
+        matcher = request.matcher
+        if matcher is None:
+            continue
+        rows = list(group)
         try:
-            for row, (_, drafts) in rows:
-                if drafts:
-                    if drafts[-1] in request.eos_token_ids or not matcher.accept(drafts[-1:]):
-                        return
-                    ahead += 1
-                matcher.fill_bitmask(self._words)
-                self._ops.mask_logits(logits[row : row + 1], self._bitmask)
-        finally:
-            matcher.rollback(ahead)
+            _follow(request, matcher, rows, mask)
+        except GrammarFailed:
+            failed.update(row for row, _ in rows)
+    return frozenset(failed)
+
+
+def _follow(request: Request, matcher: GrammarMatcher, rows: "Iterable[tuple[int, Draw]]", mask: Mask) -> None:
+    """Mask the draws of one request. Those after a draft that is an end token or that the grammar rejects stay
+    unmasked: that draft is rejected or ends the answer, so later draws are never used."""
+    _catch_up(matcher, request)
+    ahead = 0
+    try:
+        for row, (_, drafts) in rows:
+            if drafts:
+                if drafts[-1] in request.eos_token_ids or not matcher.accept(drafts[-1:]):
+                    return
+                ahead += 1
+            mask(row, matcher)
+    finally:
+        matcher.rollback(ahead)
 
 
 def _catch_up(matcher: GrammarMatcher, request: Request) -> None:

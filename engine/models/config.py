@@ -175,8 +175,7 @@ class ModelConfig:
                 raise UnsupportedCheckpoint(f"eos or bos token id {token_id} is outside {self.vocab_size} tokens")
         self._check_factors()
         self._check_experts()
-        if self.latent is not None and (flaw := self.latent.flaw(self.head_dim, MAX_WIDTH)) is not None:
-            raise UnsupportedCheckpoint(f"latent attention: {flaw}")
+        self._check_latent()
         self._check_linear()
         self._check_shared()
         if self.layer_ropes and len(self.layer_ropes) != self.num_layers:
@@ -270,6 +269,17 @@ class ModelConfig:
                 raise UnsupportedCheckpoint(f"head_dim: {heads.dim} is not an even number up to {MAX_HEAD_DIM}")
             if heads.kv_heads < 1 or self.num_heads % heads.kv_heads:
                 raise UnsupportedCheckpoint(f"num_kv_heads: {heads.kv_heads} does not divide {self.num_heads} heads")
+
+    def _check_latent(self) -> None:
+        if self.latent is None:
+            return
+        if (flaw := self.latent.flaw(self.head_dim, MAX_WIDTH)) is not None:
+            raise UnsupportedCheckpoint(f"latent attention: {flaw}")
+        if any(self.windows):
+            raise UnsupportedCheckpoint("latent attention: with windows")
+        for field in ("qk_norm", "attention_softcap", "attention_sinks"):
+            if getattr(self, field):
+                raise UnsupportedCheckpoint(f"latent attention: with {field}")
 
     def _check_shared(self) -> None:
         for layer, source in enumerate(self.kv_sources):

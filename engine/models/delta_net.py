@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from kernels.arrays import Ints
-from kernels.delta import DeltaShape, StateRows
+from kernels.delta import StateRows
 from kernels.exchange import tensor_of
 from kernels.ops import DeltaWeights
-from kernels.reference_delta import DeltaState, gated_delta
+from kernels.reference_delta import DeltaRow, advance_row
+from kernels.step import RowSave
 
 
 class DeltaNet:
@@ -46,25 +47,7 @@ class DeltaNet:
     def _compute(self, inputs: tuple[Tensor, Tensor], row: int, start: int, states: StateRows, *, keep: bool) -> Tensor:
         """[tokens, Hv Dv] of a row's first tokens. `keep`: write the state, and those to save on the way."""
         mixed, gates = inputs
-        shape, vectors = self._weights.shape, self._weights.vectors
+        saves = [RowSave(int(tokens), int(slot)) for at, tokens, slot in states.saves.tolist() if at == row]
         memory = tensor_of(states.memory)[:, self._place]
-        slot = int(states.slots[row])
-        words = memory[slot] if start else torch.zeros(shape.words)
-        state = DeltaState.of(words, shape)
-        saves = [(int(tokens), int(to)) for at, tokens, to in states.saves.tolist() if at == row] if keep else []
-        saves = [(tokens, to) for tokens, to in saves if tokens <= len(mixed)]
-        out, first = [], 0
-        for end, to in (*saves, (len(mixed), slot)):
-            if end > first:
-                piece, state = gated_delta(mixed[first:end], gates[first:end], state, shape, vectors, self._eps)
-                out.append(piece)
-            if keep:
-                _store(state, memory[to], shape)
-            first = end
-        return torch.cat(out)
-
-
-def _store(state: DeltaState, words: Tensor, shape: DeltaShape) -> None:
-    target = DeltaState.of(words, shape)
-    target.kept.copy_(state.kept)
-    target.memory.copy_(state.memory)
+        of_row = DeltaRow(int(states.slots[row]), start, saves, keep)
+        return advance_row(mixed, gates, memory, of_row, self._weights.shape, self._weights.vectors, self._eps)

@@ -40,6 +40,7 @@ from kernels.weights import (
     ExpertStacker,
     ExpertWeights,
     HeadNorms,
+    HeadStacker,
     KVScales,
     L,
     LatentWeights,
@@ -100,6 +101,8 @@ def load_model(
         return NativeModel(config, _packed(source, ops, ops.dtype, progress, quantize), rope, ops, groups)
     if ops.on_gpu:
         _check_gpu(config)
+        if config.latent is not None:
+            _check_latent_kv(ops.describe())
     # Only here: where the native library computes, nothing needs torch.
     import torch
 
@@ -114,20 +117,25 @@ def load_model(
 def _check_gpu(config: ModelConfig) -> None:
     """Raises:
     UnsupportedCheckpoint: the model needs an op that the GPU's kernels do not have."""
-    if config.latent is not None:
-        raise UnsupportedCheckpoint("latent attention is not computed on a GPU; use device cpu")
+    if config.latent is not None and config.latent.stored.dim % 16:
+        sizes = f"a rank of {config.latent.rank} and {config.latent.rotated} rotated dimensions"
+        raise UnsupportedCheckpoint(f"latent attention: {sizes}: together not a multiple of 16; use device cpu")
     experts = config.experts
     if experts is not None and (experts.own_norms or experts.share_scale):
         raise UnsupportedCheckpoint(
             "experts: norms and scales of experts are not computed on a GPU yet; use device cpu"
         )
-    if config.linear is not None:
-        raise UnsupportedCheckpoint("linear attention: gated delta nets are not computed on a GPU yet; use device cpu")
-    if config.attention_gate:
-        raise UnsupportedCheckpoint("attention_gate: gated attention is not computed on a GPU yet; use device cpu")
     for field, what in _NOT_ON_GPU.items():
         if getattr(config, field):
             raise UnsupportedCheckpoint(f"{field}: {what} on a GPU yet; use device cpu")
+
+
+def _check_latent_kv(backend: Mapping[str, str | int | float]) -> None:
+    """Raises:
+    UnsupportedCheckpoint: KV is in another dtype than the model."""
+    dtype, kv_dtype = backend["dtype"], backend["kv dtype"]
+    if kv_dtype != dtype:
+        raise UnsupportedCheckpoint(f"kv_dtype: a GPU keeps latents in {dtype}, not in {kv_dtype}; use kv_dtype auto")
 
 
 def host_model(model: "NativeModel | Transformer") -> HostModel:
@@ -200,7 +208,7 @@ class _Assembler(Generic[V, L, E]):
         self._matrices: dict[str, StoredWeight] = {}
         self._vectors: dict[str, Array] = {}
         self._fused: dict[str, L] = {}
-        self._of_heads: dict[str, tuple[list[L], list[L]]] = {}
+        self._of_heads: dict[str, tuple[Sequence[L], Sequence[L]]] = {}
         self._embedding: E | None = None
         self._layer_table: E | None = None
         self._head: L | None = None
@@ -259,14 +267,17 @@ class _Assembler(Generic[V, L, E]):
             return self._ops.pack_gate_up(gate, up, bias)
         return self._ops.pack_parts(parts, bias)
 
-    def _by_head(self, rows: Array) -> tuple[list[L], list[L]]:
+    def _by_head(self, rows: Array) -> tuple[Sequence[L], Sequence[L]]:
         config = self._config.latent
         assert config is not None, "a projection of latents in a model without"
         of_queries, of_values = (
-            [self._ops.pack_parts([StoredWeight.dense(part)], None) for part in parts]
+            self._heads([self._ops.pack_parts([StoredWeight.dense(part)], None) for part in parts])
             for parts in split_by_head(rows, self._config.num_heads, config.value_dim)
         )
         return of_queries, of_values
+
+    def _heads(self, linears: Sequence[L]) -> Sequence[L]:
+        return self._ops.stack_heads(linears) if isinstance(self._ops, HeadStacker) else linears
 
     def finish(self) -> ModelWeights[V, L, E]:
         for names in self._missing.values():

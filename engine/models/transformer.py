@@ -14,12 +14,14 @@ from torch import Tensor
 
 from engine.models.config import ModelConfig
 from engine.models.delta_net import DeltaNet
+from engine.models.device_delta import DeviceDeltaNet
 from engine.models.feed_forward import FeedForward
 from engine.models.kv_groups import KVGroups, mixed_blocks
 from engine.models.layer_inputs import LayerEmbeddings
 from engine.models.rope import RopeTable
 from kernels import ops as ops_types
 from kernels.arrays import Ints
+from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS, HeadShape, block_numbers
@@ -71,11 +73,10 @@ class Transformer:
         """By layer, the number of its KV among those of all layers."""
         self._blocks = mixed_blocks(config, groups)
         self._kv_starts = [] if self._blocks is None else self._blocks.starts(block_numbers)[0]
-        self._deltas = {
-            index: DeltaNet(layer.delta, index - sum(other < index for other in attending), config.rms_norm_eps)
-            for index, layer in enumerate(weights.layers)
-            if layer.delta is not None
-        }
+        eps, linear = config.rms_norm_eps, [index for index in range(config.num_layers) if config.is_linear(index)]
+        nets = {index: layer.delta for index, layer in enumerate(weights.layers) if layer.delta is not None}
+        self._deltas = {index: DeltaNet(net, linear.index(index), eps) for index, net in nets.items()}
+        self._device_deltas = {index: DeviceDeltaNet(net, linear.index(index), eps, ops) for index, net in nets.items()}
 
     @property
     def expert_tokens(self) -> Tensor:
@@ -89,6 +90,14 @@ class Transformer:
         if self._blocks is not None:
             return self.ops.allocate_mixed_kv(num_blocks, self._blocks)
         return self.ops.allocate_kv(self._groups.layers, num_blocks, config.num_kv_heads, config.head_dim)
+
+    def allocate_states(self, num_slots: int) -> Tensor:
+        """The states of `num_slots` sequences on the model's device, float32 [slots, layers, words]: see
+        `kernels.delta`."""
+        config = self.config
+        assert config.linear is not None, "a model without recurrent layers has no states"
+        shape = (num_slots, config.state_layers, config.linear.shape.words)
+        return torch.zeros(shape, dtype=torch.float32, device=self.ops.device)
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Embedding rows [T, H] of tokens int64 [T], in the compute dtype."""
@@ -106,14 +115,14 @@ class Transformer:
         token_ids: Tensor,
         plan: AttentionPlan,
         kv: Tensor,
-        rows: StepRows | None = None,
+        rows: StepRows | DeviceStates | None = None,
         window_plans: Sequence[AttentionPlan] = (),
     ) -> Tensor:
         """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots past a
         row's context, in its last block, must hold finite numbers.
 
-        `plan`: made by `ops.plan_attention` from the step's metadata. `rows`: with the states of a model that has some.
-        `window_plans`: of a model whose KV is in groups, of the groups after the first.
+        `plan`: made by `ops.plan_attention` from the step's metadata. `rows`: with the states of a model that has some,
+        on the host or on its device. `window_plans`: of a model whose KV is in groups, of the groups after the first.
         """
         config, layers, plans = self.config, self._weights.layers, (plan, *window_plans)
         ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
@@ -126,11 +135,7 @@ class Transformer:
                 attended = self._recurrence(index, layer, normed, rows)
             else:
                 rope, group = ropes[self._rope_of_layer[index]], self._groups.places[self._kv_numbers[index]][0]
-                heads, window = config.heads_of(index), config.windows[index]
-                kv_layer = self._kv_of(index, heads, kv)
-                stored = kv_layer if config.has_kv(index) else None
-                query = self._query(layer, normed, rope, stored, plans[group], heads)
-                attended = self._attend(layer, normed, query, kv_layer, plans[group], window)
+                attended = self._attention(index, layer, normed, rope, kv, plans[group])
             normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
             expanded = self._feed_forward(layer, normed, residual, plan)
             last = index + 1 == len(layers)
@@ -150,12 +155,21 @@ class Transformer:
         for delta in self._deltas.values():
             delta.settle(rows.query_lens.tolist(), rows.context_lens - rows.query_lens, rows.states, accepted)
 
-    def _recurrence(self, index: int, layer: LayerWeights, normed: Tensor, rows: StepRows | None) -> Tensor:
+    def settle_on_device(self, states: DeviceStates, settled: Tensor) -> None:
+        """`settle_drafts` by the first `settled` tokens of the rows, int32 [R] on the device."""
+        for delta in self._device_deltas.values():
+            delta.settle(states, settled)
+
+    def _recurrence(
+        self, index: int, layer: LayerWeights, normed: Tensor, rows: StepRows | DeviceStates | None
+    ) -> Tensor:
         assert rows is not None, "a model with recurrent layers needs its rows"
-        assert rows.states is not None, "the rows have no states"
-        starts = rows.context_lens - rows.query_lens
         assert not isinstance(layer.qkv, LatentWeights), "a gated delta net has no latents"
         mixed = layer.qkv(normed)
+        if isinstance(rows, DeviceStates):
+            return layer.output(self._device_deltas[index](normed, mixed, rows))
+        assert rows.states is not None, "the rows have no states"
+        starts = rows.context_lens - rows.query_lens
         return layer.output(self._deltas[index](normed, mixed, rows.query_lens.tolist(), starts, rows.states))
 
     def _add(
@@ -193,6 +207,21 @@ class Transformer:
         in_block = kv[0, :, start : start + block_numbers(heads)]
         return in_block.view(-1, BLOCK_TOKENS, heads.kinds, heads.kv_heads, heads.dim)
 
+    def _attention(
+        self, index: int, layer: LayerWeights, normed: Tensor, rope: RopeRows, kv: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        config = self.config
+        heads = config.heads_of(index)
+        kv_layer = self._kv_of(index, heads, kv)
+        if isinstance(layer.qkv, LatentWeights):
+            attended = self._attend_latents(layer.qkv, normed, rope, kv_layer, plan)
+        else:
+            query = self._query(layer, normed, rope, kv_layer if config.has_kv(index) else None, plan, heads)
+            attended = self._attend(layer, query, kv_layer, plan, config.windows[index])
+        if layer.attention_gate is not None:
+            attended = self.ops.sigmoid_mul(attended, layer.attention_gate(normed))
+        return layer.output(attended)
+
     def _query(
         self,
         layer: LayerWeights,
@@ -204,7 +233,8 @@ class Transformer:
     ) -> Tensor:
         """The queries [T, Hq, D]. Writes keys and values into `kv_layer`, of a layer that has some."""
         config, ops = self.config, self.ops
-        qkv = self._of_latents(layer.qkv, normed) if isinstance(layer.qkv, LatentWeights) else layer.qkv(normed)
+        assert not isinstance(layer.qkv, LatentWeights), "latents make no keys and values"
+        qkv = layer.qkv(normed)
         if kv_layer is None:
             query = qkv.view(-1, config.num_heads, shape.dim)
             norms = layer.head_norms
@@ -214,44 +244,31 @@ class Transformer:
         norms = layer.head_norms
         if norms is not None and norms.whole:
             qkv, norms = self._norm_projections(qkv, norms), None
-        heads = qkv.view(-1, config.num_heads + shape.kinds * shape.kv_heads, shape.dim)
+        heads = qkv.view(-1, config.num_heads + 2 * shape.kv_heads, shape.dim)
         return ops.rotate_and_store(heads, norms, rope, kv_layer, plan.slot_mapping, layer.kv_scales)
 
     def _attend(
-        self,
-        layer: LayerWeights,
-        normed: Tensor,
-        query: Tensor,
-        kv_layer: Tensor,
-        plan: AttentionPlan,
-        window: int | None,
+        self, layer: LayerWeights, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None
     ) -> Tensor:
-        config, ops = self.config, self.ops
-        latent = layer.qkv if isinstance(layer.qkv, LatentWeights) else None
+        """[T, Hq D]."""
+        config = self.config
         if config.score_scale is not None:  # `attend` divides by the root
             query = scaled(query, config.score_scale * math.sqrt(query.shape[-1]))
-        attended = ops.attend(query, kv_layer, plan, window, config.attention_softcap, layer.sinks, layer.kv_scales)
-        if latent is not None:
-            of_heads = attended[:, :, latent.rotated :].unbind(1)
-            attended = torch.cat([value(x) for value, x in zip(latent.of_values, of_heads, strict=True)], dim=1)
-        attended = attended.flatten(1)
-        if layer.attention_gate is not None:
-            attended = attended * layer.attention_gate(normed).sigmoid()
-        return layer.output(attended)
+        cap = config.attention_softcap
+        return self.ops.attend(query, kv_layer, plan, window, cap, layer.sinks, layer.kv_scales).flatten(1)
 
-    def _of_latents(self, weights: ops_types.LatentWeights, x: Tensor) -> Tensor:
-        """[T, (Hq + 1) D'] of keys of D' dimensions: queries, and the key that all heads share."""
-        ops, rotated = self.ops, weights.rotated
+    def _attend_latents(
+        self, weights: ops_types.LatentWeights, normed: Tensor, rope: RopeRows, kv_layer: Tensor, plan: AttentionPlan
+    ) -> Tensor:
+        """[T, Hq Dv]. Writes a key into `kv_layer`, which all heads share."""
+        ops, scale = self.ops, self.config.score_scale
+        assert scale is not None, "latent attention states its scale"
+        down_query = normed
         if weights.query_down is not None and weights.query_norm is not None:
-            query = weights.query_up(ops.rms_norm(weights.query_down(x), weights.query_norm, weights.eps))
-        else:
-            query = weights.query_up(x)
-        down = weights.down(x)
-        latent = ops.rms_norm(down[:, :-rotated].contiguous(), weights.norm, weights.eps)
-        parts = []
-        for absorb, of_head in zip(weights.of_queries, query.chunk(self.config.num_heads, dim=1), strict=True):
-            parts += [of_head[:, :rotated], absorb(of_head[:, rotated:].contiguous())]
-        return torch.cat((*parts, down[:, -rotated:], latent), dim=1)
+            down_query = ops.rms_norm(weights.query_down(normed), weights.query_norm, weights.eps)
+        query = weights.query_up(down_query).view(-1, self.config.num_heads, self.config.head_dim)
+        query = ops.latent_queries(weights, query, weights.down(normed), rope, kv_layer, plan.slot_mapping)
+        return ops.latent_values(weights, ops.attend_latents(query, kv_layer, plan, weights.rotated, scale))
 
     def _norm_projections(self, qkv: Tensor, norms: HeadNorms) -> Tensor:
         """qkv [T, (Hq + 2 Hkv) D] with all queries, and all keys, normed at once."""

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,9 @@ from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.memory.kv_memory import (
     InsufficientMemory,
+    KVBudget,
     KVPool,
+    StateSlots,
     chosen_budget,
     device_budget,
     host_budget,
@@ -173,7 +176,7 @@ def load(
         eos_token_ids,
         int(time.time()),
         checkpoint_version(path),
-        None if ops.on_gpu else _grammars(text, model_config.vocab_size, eos_token_ids),
+        _grammars(text, model_config.vocab_size, eos_token_ids),
         config.prefix_cache,
         _sampling_defaults(config, name, checkpoint),
         model_details(path, checkpoint, config.quantize, pool),
@@ -248,14 +251,11 @@ def _host_pool(
     """KV memory on the host. Its size is known before the model is loaded."""
     limit = host_budget(_available_bytes(), share)
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes)
-    slots, states = config.scheduler.max_running, None
-    if slot_bytes := state_bytes(model_config):
-        states = size_states(budget, slot_bytes, max_running=slots, saves=config.prefix_cache)
-        slots = states.max_running
+    states = _state_slots(config, model_config, budget)
     return size_pool(
         budget,
         _block_bytes(ops, model_config, groups),
-        slots=slots,
+        slots=config.scheduler.max_running if states is None else states.max_running,
         window=_window(config, model_config),
         draft_block_bytes=0
         if draft is None
@@ -286,12 +286,22 @@ def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KV
         raise InsufficientMemory(f"the GPU has no room for the model's largest steps: {error}") from error
     limit = device_budget(memory, share)
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes, limit)
+    states = _state_slots(config, model.config, budget)
     return size_pool(
         budget,
         _block_bytes(model.ops, model.config, one_group(model.config.kv_layers)),
-        slots=config.scheduler.max_running,
+        slots=config.scheduler.max_running if states is None else states.max_running,
         window=window,
+        states=states,
     )
+
+
+def _state_slots(config: EngineConfig, model_config: ModelConfig, budget: KVBudget) -> StateSlots | None:
+    """The state slots of a model with recurrent layers, within the budget of its KV."""
+    if not (slot_bytes := state_bytes(model_config)):
+        return None
+    running = config.scheduler.max_running
+    return size_states(budget, slot_bytes, max_running=running, saves=config.prefix_cache)
 
 
 def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig, groups: KVGroups) -> int:
@@ -305,8 +315,8 @@ def _runner(
     on_host: HostModel | None, model: "NativeModel | Transformer", pool: KVPool, config: EngineConfig, window: int
 ) -> Executor:
     slots = config.scheduler.max_running
+    states = 0 if pool.states is None else pool.states.num_slots
     if on_host is not None:
-        states = 0 if pool.states is None else pool.states.num_slots
         return ModelRunner(
             on_host,
             num_blocks=pool.num_blocks,
@@ -320,16 +330,27 @@ def _runner(
     on_gpu = _on_gpu(model)
     step_ops = select_step_ops(on_gpu.ops)
     try:
-        return place(on_gpu, step_ops, num_blocks=pool.num_blocks, num_slots=slots, max_model_len=window)
+        return place(
+            on_gpu,
+            step_ops,
+            num_blocks=pool.num_blocks,
+            num_slots=slots,
+            max_model_len=window,
+            num_states=states,
+            drafts=config.ngram,
+        )
     except OutOfDeviceMemory as error:
         raise InsufficientMemory(f"the GPU has no room for the KV memory and CUDA graphs: {error}") from error
 
 
 def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ...]) -> "GrammarCompiler | None":
-    """None for a model without an end token: it could not signal that the text is complete."""
+    """None for a model without an end token: it could not signal that the text is complete. None, too, on a machine for
+    kernels alone, which has no llguidance."""
     if not eos_token_ids:
         return None
-    # Imported for models that take grammars: a machine for kernels alone has no llguidance.
+    if find_spec("llguidance") is None:
+        logger.warning("llguidance is not installed: no grammars")
+        return None
     from engine.grammar.compiler import GrammarCompiler
     from engine.grammar.vocabulary import LibraryVocabulary
 

@@ -1,5 +1,5 @@
 """Gated activations of MLPs: SiLU of one half times the other (SwiGLU, Shazeer, arXiv 2002.05202), and gpt-oss's, which
-clamps both (arXiv 2508.10925)."""
+clamps both (arXiv 2508.10925). And of attention: its output times a sigmoid."""
 
 from typing import Any
 
@@ -40,6 +40,33 @@ def silu_mul_kernel(gate_up, output, WIDTH: tl.constexpr, TILE: tl.constexpr):
     silu = (wide * tl.where(wide < 0, e, 1.0) / (1.0 + e)).to(gate.dtype)
     product = silu.to(tl.float32) * up.to(tl.float32)
     tl.store(output + row * WIDTH + column, product.to(gate.dtype), mask=exists)
+
+
+@triton.jit
+def sigmoid_mul_kernel(x, gate, output, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """x [T, WIDTH] times the sigmoid of the gate [T, WIDTH].
+
+    Grid (T, tiles of WIDTH). As in the reference, the sigmoid is rounded before it is multiplied. Oracle:
+    `kernels.reference.sigmoid_mul`.
+    """
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    exists = column < WIDTH
+    place = tl.program_id(0).to(tl.int64) * WIDTH + column
+    number = tl.load(x + place, mask=exists, other=0.0)
+    wide = tl.load(gate + place, mask=exists, other=0.0).to(tl.float32)
+    e = tl.exp(-tl.abs(wide))
+    share = (tl.where(wide < 0, e, 1.0) / (1.0 + e)).to(number.dtype)
+    tl.store(output + place, (number.to(tl.float32) * share.to(tl.float32)).to(number.dtype), mask=exists)
+
+
+def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
+    """`kernels.reference.sigmoid_mul` of [T, N]."""
+    require_contiguous(x, gate)
+    rows, width = x.shape
+    output = torch.empty_like(x)
+    grid = (rows, triton.cdiv(width, MOVED_TILE))
+    sigmoid_mul_kernel[grid](x, gate, output, WIDTH=width, TILE=MOVED_TILE, num_warps=warps_for(MOVED_TILE))
+    return output
 
 
 @triton.jit

@@ -78,7 +78,7 @@ def _decode(
     partials = query.new_empty((plan.split_capacity, plan.decode_queries, heads, head_dim), dtype=torch.float32)
     partial_sums = query.new_empty(partials.shape[:-1], dtype=torch.float32)
     launch = decode_launch(shape, plan.decode_queries)
-    decode[(_programs(query.device, launch.programs),)](
+    decode[(programs_of(query.device, launch.programs),)](
         query,
         kv_layer,
         sinks,
@@ -141,7 +141,7 @@ def _extend(
 
 
 @lru_cache
-def _programs(device: torch.device, per_multiprocessor: int) -> int:
+def programs_of(device: torch.device, per_multiprocessor: int) -> int:
     """Number of programs of a persistent kernel: as many as the GPU runs at once, a few under the interpreter."""
     if device.type != "cuda":
         return _INTERPRETED_PROGRAMS

@@ -24,7 +24,7 @@ from kernels.triton.variants import KernelVariant
 _BF16, _FP16, _FP8 = "bf16", "fp16", "fp8e4nv"
 _BYTES = {_BF16: 2, _FP16: 2, _FP8: 1}
 
-_TYPES = {
+TYPES = {
     "sinks": "*fp32",
     "partials": "*fp32",
     "partial_sums": "*fp32",
@@ -41,7 +41,7 @@ _TYPES = {
     "scale": "fp32",
     "value_scale": "fp32",
 }
-_ALIGNED = frozenset({"query", "kv_layer", "output", "sinks", "partials", "partial_sums", "block_stride"})
+ALIGNED = frozenset({"query", "kv_layer", "output", "sinks", "partials", "partial_sums", "block_stride"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +140,14 @@ def _variant(
     name: str, kernel: Any, launch: Launch, types: Mapping[str, str], absent: Mapping[str, None], **promises: bool
 ) -> KernelVariant:
     """`absent`: arguments that are not there."""
-    known, constexprs = {**_TYPES, **types}, {**launch.constexprs, **absent}
+    known, constexprs = {**TYPES, **types}, {**launch.constexprs, **absent}
     signature = {argument: known[argument] for argument in kernel.arg_names if argument not in constexprs}
     return KernelVariant(
         name,
         kernel,
         signature,
         constexprs,
-        frozenset(_ALIGNED & signature.keys()),
+        frozenset(ALIGNED & signature.keys()),
         launch.num_warps,
         launch.num_stages,
         launch.programs,

@@ -24,7 +24,7 @@ from kernels.triton.attention_step import (
 
 
 @triton.jit
-def _row_of(split, split_starts, rows):
+def row_of(split, split_starts, rows):
     """The row that a split belongs to, by bisection: the last that starts at or before it, so never an empty one."""
     low, high = 0, rows
     while high - low > 1:
@@ -79,7 +79,7 @@ def decode(
     for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
         split = piece // (KV_HEADS * query_tiles)
         kv_head = piece // query_tiles % KV_HEADS
-        row = _row_of(split, split_starts, rows)
+        row = row_of(split, split_starts, rows)
         context = tl.load(context_lens + row)
         first_token = tl.load(query_starts + row)
         tokens = tl.load(query_starts + row + 1) - first_token

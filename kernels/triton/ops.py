@@ -9,22 +9,38 @@ from torch import Tensor
 
 from kernels import gpu_formats
 from kernels.arrays import Array
+from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    DeltaWeights,
     Embedding,
     ExpertWeights,
     HeadNorms,
+    LatentWeights,
     Linear,
     MlpWeights,
     RopeRows,
     SamplingColumns,
 )
 from kernels.reference_ops import ReferenceEmbedding, ReferenceOps
-from kernels.triton import activation, attention, blocks, embedding, logprobs, mixture, norms, packing, rotary, sampling
-from kernels.triton.bitmask import mask_logits
+from kernels.triton import (
+    activation,
+    attention,
+    blocks,
+    delta_launch,
+    embedding,
+    latents,
+    logprobs,
+    mixture,
+    norms,
+    packing,
+    rotary,
+    sampling,
+)
+from kernels.triton.by_head import HeadLinears
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 from kernels.weights import DENSE, KVScales, StoredWeight
 
@@ -74,6 +90,19 @@ class TritonOps(ReferenceOps):
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_mul(gate_up)
+
+    def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
+        return activation.sigmoid_mul(x, gate)
+
+    def gated_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, eps: float
+    ) -> Tensor:
+        return delta_launch.gated_delta(mixed, gates, weights, place, states, eps)
+
+    def settle_delta(
+        self, mixed: Tensor, gates: Tensor, weights: DeltaWeights, place: int, states: DeviceStates, settled: Tensor
+    ) -> None:
+        delta_launch.settle_delta(mixed, gates, weights, place, states, settled)
 
     def clamped_swiglu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.clamped_swiglu_mul(gate_up)
@@ -130,12 +159,32 @@ class TritonOps(ReferenceOps):
         assert isinstance(plan, TritonPlan)
         return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap, sinks)
 
+    def stack_heads(self, linears: Sequence[Linear]) -> Sequence[Linear]:
+        return HeadLinears(linears)
+
+    def latent_queries(
+        self,
+        weights: LatentWeights,
+        query: Tensor,
+        down: Tensor,
+        rope: RopeRows,
+        kv_layer: Tensor,
+        slot_mapping: Tensor,
+    ) -> Tensor:
+        return latents.latent_queries(weights, query, down, rope, kv_layer, slot_mapping)
+
+    def attend_latents(
+        self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, rotated: int, scale: float
+    ) -> Tensor:
+        assert isinstance(plan, TritonPlan)
+        return latents.attend_latents(query, kv_layer, plan, rotated, scale)
+
+    def latent_values(self, weights: LatentWeights, means: Tensor) -> Tensor:
+        return latents.latent_values(weights, means)
+
     def _scales(self, of_layer: KVScales | None) -> KVScales | None:
         """Scales of a layer's KV; None if it is not in fp8."""
         return None if self.kv_scales is None else of_layer or self.kv_scales
-
-    def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:
-        mask_logits(logits, bitmask)
 
     def sample(self, logits: Tensor, columns: SamplingColumns) -> Tensor:
         return sampling.sample(logits, columns)

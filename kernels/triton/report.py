@@ -12,7 +12,9 @@ from collections.abc import Sequence
 
 from kernels.triton.attention_variants import attention_variants
 from kernels.triton.compiled import CompilationError, CompiledVariant, broken_promises, compile_variant
+from kernels.triton.delta_variants import delta_variants
 from kernels.triton.elementwise import elementwise_variants
+from kernels.triton.latent_variants import latent_variants
 from kernels.triton.product_variants import product_variants
 from kernels.triton.sampling_variants import sampling_variants
 from kernels.triton.step_variants import step_variants
@@ -25,7 +27,9 @@ def shipped_variants() -> tuple[KernelVariant, ...]:
     """All variants, with unique names."""
     return (
         *attention_variants(),
+        *delta_variants(),
         *elementwise_variants(),
+        *latent_variants(),
         *product_variants(),
         *sampling_variants(),
         *step_variants(),

@@ -11,7 +11,6 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.ops import SamplingColumns, SlotSampling
-from kernels.triton.bitmask import mask_logits
 from kernels.triton.exact import load_scaled
 from kernels.triton.noise import gumbel_noise, noise_key
 from kernels.triton.penalties import penalise
@@ -99,7 +98,6 @@ def sample_slots(
     *,
     uses_thresholds: bool,
     uses_penalties: bool,
-    bitmask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`kernels.reference.sample_slots` of logits [R, V] of any float dtype, with rows at any stride.
 
@@ -108,8 +106,6 @@ def sample_slots(
     """
     if uses_penalties:
         penalise(logits, columns, row_slots)
-    if bitmask is not None:
-        mask_logits(logits, bitmask)
     thresholds = find_thresholds(logits, columns, row_slots) if uses_thresholds else None
     return _draw(logits, columns, row_slots, positions, None, thresholds)
 

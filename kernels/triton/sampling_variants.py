@@ -35,7 +35,7 @@ def sampling_variants() -> list[KernelVariant]:
         *(_search("fp32", vocab_size) for vocab_size in _VOCABULARIES),
         *(_search(dtype, 128_256) for dtype in ("bf16", "fp16")),
         *(_penalise(dtype) for dtype in _DTYPES),
-        *(_mask_logits(dtype) for dtype in _DTYPES),
+        *(_mask_rows(dtype) for dtype in _DTYPES),
         *(_measure_tiles(dtype) for dtype in _DTYPES),
         *(_draw_rows(vocab_size) for vocab_size in _VOCABULARIES),
         *(_measure_rows(dtype, 128_256) for dtype in _DTYPES),
@@ -169,17 +169,18 @@ def _penalise(dtype: str) -> KernelVariant:
     )
 
 
-def _mask_logits(dtype: str) -> KernelVariant:
+def _mask_rows(dtype: str) -> KernelVariant:
     signature = {
         "logits": f"*{dtype}",
+        "rows": "*i64",
         "bitmask": "*i32",
         "logits_stride": "i32",
         "bitmask_stride": "i32",
         "vocab_size": "i32",
     }
     return KernelVariant(
-        f"mask-logits-{dtype}",
-        bitmask.mask_logits_kernel,
+        f"mask-rows-{dtype}",
+        bitmask.mask_rows_kernel,
         signature,
         {"TILE": bitmask.TILE},
         aligned=_ALIGNED_LOGITS,

@@ -43,7 +43,7 @@ def scatter_runs_kernel(words, upload, runs, length, TILE: tl.constexpr):
     tl.store(words + target + (word - start), value, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens_each"])
 def derive_kernel(
     rows,
     tokens,
@@ -52,6 +52,7 @@ def derive_kernel(
     token_ids,
     positions,
     slot_mapping,
+    token_rows,
     query_starts,
     context_lens,
     row_slots,
@@ -60,6 +61,7 @@ def derive_kernel(
     tokens_stride,
     blocks_stride,
     drafts_stride,
+    tokens_each,
     ROW: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
@@ -72,20 +74,22 @@ def derive_kernel(
     padding = slot < 0
     slot_index = tl.maximum(slot, 0)
     context = tl.where(padding, 0, start + count)
+    before = tl.maximum(tokens_each - count, 0)
+    width = before + count
     if tile == 0:
         # Rows lie one after another: each writes its start, and its end where the next one starts.
-        tl.store(query_starts + index + 1, first + count)
+        tl.store(query_starts + index + 1, first + width)
         if index == 0:
             tl.store(query_starts, first)
         tl.store(context_lens + index, context)
         tl.store(row_slots + index, slot_index)
-        tl.store(ends + index, (first + count - 1).to(tl.int64))
+        tl.store(ends + index, (first + width - 1).to(tl.int64))
         tl.store(draw_positions + index, context.to(tl.int64))
     offset = tile * TILE + tl.arange(0, TILE)
-    live = offset < count
+    live = offset < width
     real = live & (slot >= 0)
-    position = start + offset
-    draft = offset - (count - drafted)
+    position = start + offset - before
+    draft = offset - (width - drafted)
     sequence = slot_index.to(tl.int64)
     known = tl.load(tokens + sequence * tokens_stride + position, mask=real & (draft < 0), other=0)
     drawn_ahead = tl.load(drafts + sequence * drafts_stride + draft, mask=real & (draft >= 0), other=0)
@@ -93,7 +97,8 @@ def derive_kernel(
     place = block.to(tl.int64) * BLOCK + position % BLOCK
     tl.store(token_ids + first + offset, (known + drawn_ahead).to(tl.int64), mask=live)
     tl.store(positions + first + offset, tl.where(padding, 0, position).to(tl.int64), mask=live)
-    tl.store(slot_mapping + first + offset, tl.where(padding, -1, place), mask=live)
+    tl.store(slot_mapping + first + offset, tl.where(padding | (offset < before), -1, place), mask=live)
+    tl.store(token_rows + first + offset, tl.zeros([TILE], dtype=tl.int32) + index, mask=live)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -108,6 +113,21 @@ def store_drawn_kernel(rows, drawn, tokens, count, length, tokens_stride, ROW: t
     kept = live & (slot >= 0) & (draws != 0) & (position < length)
     token = tl.load(drawn + index, mask=kept, other=0).to(tl.int32)
     tl.store(tokens + slot.to(tl.int64) * tokens_stride + position, token, mask=kept)
+
+
+@triton.jit
+def settled_tokens_kernel(rows, drafts, last, drawn, settled, drafts_stride, ROW: tl.constexpr):
+    """Count a row's tokens without rejected drafts into settled int32 [R]; oracle `settled_tokens`. Grid: (rows)."""
+    index = tl.program_id(0)
+    line = rows + index * ROW
+    slot, count, drafted = tl.load(line), tl.load(line + 2), tl.load(line + 3)
+    proposed = drafts + tl.maximum(slot, 0).to(tl.int64) * drafts_stride
+    first = drawn + tl.load(last + index) - drafted
+    accepted, same = 0, 1
+    for place in range(0, drafted):
+        same = same * (tl.load(proposed + place) == tl.load(first + place)).to(tl.int32)
+        accepted += same
+    tl.store(settled + index, count - drafted + accepted)
 
 
 @triton.jit
@@ -157,7 +177,7 @@ def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
     scatter_runs_kernel[grid](words, upload, runs, length, TILE=SCATTER_TILE)
 
 
-def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None:
+def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int, tokens_each: int = 0) -> None:
     """See the oracle, `kernels.reference_step.derive`. No row has more than `most_queries` tokens."""
     grid = (rows.shape[0], triton.cdiv(most_queries, TOKEN_TILE))
     derive_kernel[grid](
@@ -168,6 +188,7 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: i
         out.token_ids,
         out.positions,
         out.slot_mapping,
+        out.token_rows,
         out.query_starts,
         out.context_lens,
         out.row_slots,
@@ -176,6 +197,7 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: i
         sequences.tokens.stride(0),
         sequences.block_tables.stride(0),
         sequences.drafts.stride(0),
+        tokens_each,
         ROW=ROW_WORDS,
         BLOCK=BLOCK_TOKENS,
         TILE=TOKEN_TILE,
@@ -198,6 +220,13 @@ def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
     store_drawn_kernel[(triton.cdiv(count, ROW_TILE),)](
         rows, drawn, tokens, count, tokens.shape[1], tokens.stride(0), ROW=ROW_WORDS, TILE=ROW_TILE
     )
+
+
+def settled_tokens(rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
+    """See the oracle, `kernels.reference_step.settled_tokens`."""
+    settled = torch.empty(rows.shape[0], dtype=torch.int32, device=rows.device)
+    settled_tokens_kernel[(rows.shape[0],)](rows, drafts, last, drawn, settled, drafts.stride(0), ROW=ROW_WORDS)
+    return settled
 
 
 def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:

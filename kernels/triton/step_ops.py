@@ -5,7 +5,7 @@ from torch import Tensor
 
 from kernels.ops import AttentionPlan, SlotSampling
 from kernels.step import Sequences, StepShape, StepTensors
-from kernels.triton import sampling, step
+from kernels.triton import bitmask, sampling, step
 from kernels.triton.plan import SPLIT_TOKENS, TritonPlan, number_splits
 
 
@@ -15,8 +15,8 @@ class TritonStepOps:
     def scatter_runs(self, words: Tensor, upload: Tensor, runs: int) -> None:
         step.scatter_runs(words, upload, runs)
 
-    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None:
-        step.derive(rows, sequences, out, most_queries)
+    def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, shape: StepShape) -> None:
+        step.derive(rows, sequences, out, shape.most_queries, shape.tokens_each)
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         split_starts = torch.empty(shape.decode_rows + 1, dtype=torch.int32, device=block_tables.device)
@@ -39,6 +39,9 @@ class TritonStepOps:
     def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor:
         return step.finite_rows(hidden, query_starts)
 
+    def mask_rows(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
+        bitmask.mask_rows(logits, rows, bits)
+
     def sample_slots(
         self,
         logits: Tensor,
@@ -60,6 +63,9 @@ class TritonStepOps:
 
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
         step.store_drawn(rows, drawn, tokens)
+
+    def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
+        return step.settled_tokens(rows, drafts, last, drawn)
 
     def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
         step.count_tokens(counts, tokens, countings)

@@ -25,8 +25,8 @@ def step_variants() -> list[KernelVariant]:
             signature={
                 **dict.fromkeys(("rows", "tokens", "block_tables", "drafts"), "*i32"),
                 **dict.fromkeys(("token_ids", "positions", "slot_mapping", "ends", "draw_positions"), "*i64"),
-                **dict.fromkeys(("query_starts", "context_lens", "row_slots"), "*i32"),
-                **dict.fromkeys(("tokens_stride", "blocks_stride"), "i32"),
+                **dict.fromkeys(("token_rows", "query_starts", "context_lens", "row_slots"), "*i32"),
+                **dict.fromkeys(("tokens_stride", "blocks_stride", "tokens_each"), "i32"),
             },
             constexprs={
                 "drafts_stride": 1,
@@ -53,6 +53,17 @@ def step_variants() -> list[KernelVariant]:
             },
             constexprs={"ROW": ROW_WORDS, "TILE": step.ROW_TILE},
             aligned=frozenset({"rows", "tokens", "drawn"}),
+        ),
+        KernelVariant(
+            name="step-settled-tokens",
+            kernel=step.settled_tokens_kernel,
+            signature={
+                **dict.fromkeys(("rows", "drafts", "settled"), "*i32"),
+                **dict.fromkeys(("last", "drawn"), "*i64"),
+                "drafts_stride": "i32",
+            },
+            constexprs={"ROW": ROW_WORDS},
+            aligned=frozenset({"rows", "drafts", "settled", "last", "drawn"}),
         ),
         KernelVariant(
             name="step-count-tokens",

@@ -53,6 +53,10 @@ EXPERTS = {
 }
 """By kind of weight and assignments of a tile."""
 
+BY_HEAD_INPUTS = 64
+"""Inputs of a step of a product by head."""
+_BY_HEAD_FEW, _BY_HEAD_MANY = EXPERTS["plain", FEW_TOKENS], EXPERTS["plain", MANY_TOKENS]
+
 
 def split_tiles(tiles: int, out_features: int) -> int:
     """Tiles of a split: a function of the weight's shape alone."""
@@ -64,3 +68,8 @@ def split_tiles(tiles: int, out_features: int) -> int:
 def expert_launch(assignments: int, experts: int) -> int:
     """Assignments of a tile, by their number for each expert."""
     return FEW_TOKENS if assignments <= FEW_TOKENS * experts else MANY_TOKENS
+
+
+def by_head_launch(rows: int) -> ProductTile:
+    """The tile of a product by head."""
+    return _BY_HEAD_FEW if rows <= _BY_HEAD_FEW.row_tile else _BY_HEAD_MANY

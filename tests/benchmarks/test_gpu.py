@@ -16,7 +16,16 @@ pytest.importorskip("triton", reason="Triton is not installed: pip install 'turn
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import attention, end_to_end, golden, limits, names, peers, products, profile, report, smoke, sweep
 from benchmarks.gpu.checks import attention as attention_checks
-from benchmarks.gpu.checks import elementwise, graphs, sampling, share_that_differs, step, worst_row_error
+from benchmarks.gpu.checks import (
+    delta,
+    elementwise,
+    graphs,
+    latents,
+    sampling,
+    share_that_differs,
+    step,
+    worst_row_error,
+)
 from benchmarks.gpu.checks import products as product_checks
 from benchmarks.gpu.kinds import KINDS, Kind, together
 from benchmarks.gpu.models import SHAPES, weight_count, weights_per_step
@@ -43,7 +52,7 @@ def assert_all(stage: Stage, status: Status, at_least: int) -> None:
     assert len(stage.outcomes) >= at_least
 
 
-@pytest.mark.parametrize("run", [elementwise.run, product_checks.run, sampling.run, step.run])
+@pytest.mark.parametrize("run", [delta.run, elementwise.run, latents.run, product_checks.run, sampling.run, step.run])
 def test_checks_pass_where_kernels_are_right(stage: Stage, run: object) -> None:
     run(stage)  # type: ignore[operator]
     assert_all(stage, "passed", 5)
@@ -57,7 +66,8 @@ def test_attention_is_checked_in_every_kind_of_step(stage: Stage) -> None:
     assert_all(stage, "passed", 4 + 4 + 9)
 
 
-def test_replayed_steps_are_checked_for_every_size(stage: Stage) -> None:
+def test_replayed_steps_are_checked_for_every_size(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.execution.device.graphs._DRAFTED_TOKENS", (3,))
     graphs.run(stage, rerun)
     assert_all(stage, "passed", 4)
 

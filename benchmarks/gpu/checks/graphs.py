@@ -6,14 +6,17 @@ from benchmarks.gpu.checks import TOLERANCE, share_that_differs, worst_row_error
 from benchmarks.gpu.models import random_model
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.stepping import Stepper, blocks_for
-from engine.execution.device.graphs import Capture, GraphKey
+from engine.execution.device.graphs import Capture, CudaCapture, GraphKey
 from engine.execution.device.inputs import arrange
 from engine.execution.device.sampler import NO_NEEDS
+from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
 from kernels.step import StepTensors
 from kernels.triton.ops import TritonOps
 
 _WINDOW = 2048
+_SHORTEST = 16
+"""Tokens of a prompt at least: all rows can be filled up to the tokens of any graph."""
 _ANSWER = 150
 """Tokens that each may generate: more than steps are needed until all have begun."""
 
@@ -29,43 +32,48 @@ def _check(stage: Stage, capture: Capture | None) -> None:
     stepper = Stepper(
         model,
         slots=slots,
-        num_blocks=blocks_for(slots, chunk + _ANSWER),
+        num_blocks=blocks_for(slots, _SHORTEST + chunk + _ANSWER),
         window=_WINDOW,
         step_tokens=_WINDOW,
-        capture=capture,
     )
-    if capture is None:
-        stepper.record()
+    stepper.runner.capture_graphs(capture or CudaCapture(), drafts=True)
     for _ in range(slots):
-        tokens = int(torch.randint(1, chunk, (1,), generator=stage.generator, device=stage.device))
+        tokens = _SHORTEST + int(torch.randint(0, chunk, (1,), generator=stage.generator, device=stage.device))
         prompt = torch.randint(0, model.config.vocab_size, (tokens,), generator=stage.generator, device=stage.device)
         stepper.add(prompt.tolist(), max_tokens=_ANSWER)
     while any(not request.output_tokens for request in stepper.scheduler.running) or stepper.scheduler.in_flight == 0:
         assert stepper.step() is not None, "all ended before all had begun"
     stage.synchronize()
-    rows = [ScheduledRow(each, each.computed, 1, False) for each in stepper.scheduler.running]
     for key in stepper.runner._graph_sizes.keys:
-        _compare(stage, stepper, key, rows[: key.rows])
+        running = list(stepper.scheduler.running)
+        _compare(stage, stepper, key, [_again(each, key.tokens_each) for each in running[: key.rows]])
+
+
+def _again(request: Request, tokens_each: int) -> ScheduledRow:
+    """The last tokens of a request computed again, which changes nothing: the same KV is written to the same places.
+    Every other row has fewer drafts than the graph has room for."""
+    drafts = tokens_each - 1 if request.arrival % 2 == 0 else (tokens_each - 1) // 2
+    start = request.computed - drafts
+    return ScheduledRow(request, start, 1 + drafts, False, tuple(request.tokens[start + 1 : request.computed + 1]))
 
 
 @torch.inference_mode()
 def _compare(stage: Stage, stepper: Stepper, key: GraphKey, rows: list[ScheduledRow]) -> None:
-    """The rows' last tokens computed again, which changes nothing: the same KV is written to the same places."""
     runner = stepper.runner
     inputs = arrange(rows, runner._graph_sizes)
+    title = f"replayed step of {key.rows} rows of {key.tokens_each} tokens"
     assert inputs.key == key, f"{len(rows)} rows replay {inputs.key}, not {key}"
-    runner._slots.load((), inputs.words)
-    shape = inputs.shape
+    runner._slots.load(inputs.rows, inputs.words)
+    shape, draws = inputs.shape, len(rows) * key.tokens_each
     expected = runner._forward(StepTensors.empty(shape.rows, shape.tokens, stage.device), shape)
-    logits = expected.logits[: len(rows)].clone()
-    drawn = runner._draw(expected, shape, NO_NEEDS).tokens[: len(rows)].clone()
+    logits = expected.logits[:draws].clone()
+    drawn = runner._draw(expected, shape, NO_NEEDS).tokens[:draws].clone()
     replayed = runner._graphs[key]
     forwarded = replayed.forward()
-    title = f"replayed step of {key.rows} rows"
-    error = worst_row_error(forwarded.logits[: len(rows)], logits)
+    error = worst_row_error(forwarded.logits[:draws], logits)
     stage.checked(title, error, TOLERANCE[stage.scale.dtypes[0]])
     # The two may differ where two logits nearly tie.
     best = logits.topk(2).values
     clear = best[:, 0] - best[:, 1] > 2 * error * best[:, 0].abs()
-    tokens = replayed.draw().tokens[: len(rows)]
+    tokens = replayed.draw().tokens[:draws]
     stage.checked(f"{title}: draws", share_that_differs(tokens[clear], drawn[clear]), 0.0, f"of {int(clear.sum())}")

@@ -9,6 +9,7 @@ from benchmarks.gpu.checks import share_that_differs
 from benchmarks.gpu.stage import Stage
 from kernels import reference
 from kernels.ops import SlotSampling
+from kernels.triton.bitmask import mask_rows
 from kernels.triton.logprobs import token_logprobs
 from kernels.triton.sampling import sample_slots
 from tests.support.sampling_cases import MARGIN, by_rows, every_kind, margins, random_bitmask
@@ -43,9 +44,14 @@ def _check_draws(stage: Stage, title: str, vocab_size: int, dtype: torch.dtype) 
     columns, bitmask = every_kind(vocab_size), random_bitmask(rows, vocab_size)
     row_slots, positions = _rows(stage)
     logits = _logits(stage, rows, vocab_size, dtype)
+    lines = torch.arange(rows, device=logits.device).flip(0)
+    masked = logits.clone()
+    reference.mask_rows(masked, lines, bitmask)
+    mask_rows(logits, lines, bitmask)
+    stage.checked(f"{title}: masks", share_that_differs(logits.isneginf(), masked.isneginf()), 0.0)
     edited = logits.clone()
-    expected, _ = reference.sample_slots(edited, columns, row_slots, positions, bitmask)
-    arguments = {"uses_thresholds": True, "uses_penalties": True, "bitmask": bitmask}
+    expected, _ = reference.sample_slots(edited, columns, row_slots, positions)
+    arguments = {"uses_thresholds": True, "uses_penalties": True}
     again = logits.clone()
     ids, sound = sample_slots(logits, columns, row_slots, positions, **arguments)
     clear = margins(edited, by_rows(columns, row_slots, positions)) > MARGIN
@@ -62,9 +68,7 @@ def _check_plain(stage: Stage, title: str, vocab_size: int) -> None:
     row_slots, positions = _rows(stage)
     logits = _logits(stage, len(row_slots), vocab_size, torch.float32)
     expected, _ = reference.sample_slots(logits.clone(), columns, row_slots, positions)
-    ids, sound = sample_slots(
-        logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False, bitmask=None
-    )
+    ids, sound = sample_slots(logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False)
     clear = margins(logits, by_rows(columns, row_slots, positions)) > MARGIN
     stage.checked(title, share_that_differs(ids[clear], expected[clear]), 0.0, f"of {int(clear.sum())} rows")
     stage.checked(f"{title}: sound", float((~sound).double().mean()), 0.0)
@@ -106,8 +110,6 @@ def _check_unsound(stage: Stage) -> None:
     logits = _logits(stage, rows, vocab_size, torch.float32)
     logits[3, vocab_size - 1], logits[5, 0], logits[7] = float("nan"), float("inf"), float("-inf")
     broken = {3, 5, 7}
-    _, sound = sample_slots(
-        logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False, bitmask=None
-    )
+    _, sound = sample_slots(logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False)
     expected = torch.tensor([row not in broken for row in range(rows)], device=stage.device)
     stage.checked("unsound rows", share_that_differs(sound, expected), 0.0)

@@ -10,7 +10,7 @@ from benchmarks.gpu.checks import share_that_differs
 from benchmarks.gpu.stage import Stage
 from kernels import reference_step
 from kernels.layout import BLOCK_TOKENS
-from kernels.step import ROW_WORDS, Counting, Row, Sequences, StepTensors
+from kernels.step import Counting, Row, Sequences, StepTensors
 from kernels.triton import step
 from kernels.triton.plan import SPLIT_TOKENS, number_splits, splits_of
 
@@ -21,6 +21,7 @@ def run(stage: Stage) -> None:
     stage.attempt("scattered runs", lambda: _check_scatter(stage))
     stage.attempt("derived tensors", lambda: _check_derive(stage))
     stage.attempt("kept draws", lambda: _check_store(stage))
+    stage.attempt("settled drafts", lambda: _check_settled(stage))
     stage.attempt("counted tokens", lambda: _check_counts(stage))
     stage.attempt("numbered splits", lambda: _check_splits(stage))
 
@@ -57,8 +58,7 @@ def _rows(stage: Stage, rng: random.Random) -> list[Row]:
 
 
 def _table(rows: list[Row], device: torch.device) -> Tensor:
-    room = [0] * (ROW_WORDS - len(Row._fields))
-    return torch.tensor([[*row, *room] for row in rows], dtype=torch.int32, device=device)
+    return torch.tensor(rows, dtype=torch.int32, device=device)
 
 
 def _check_scatter(stage: Stage) -> None:
@@ -102,6 +102,22 @@ def _check_store(stage: Stage) -> None:
     reference_step.store_drawn(_table(rows, torch.device("cpu")), drawn, on_host.tokens)
     step.store_drawn(_table(rows, stage.device), drawn.to(stage.device), on_device.tokens)
     stage.checked("kept draws", share_that_differs(on_device.tokens.cpu(), on_host.tokens), 0.0)
+
+
+def _check_settled(stage: Stage) -> None:
+    """Each draft is drawn in half of the cases."""
+    rows = _rows(stage, stage.rng)
+    on_device, on_host = _sequences(stage)
+    drawn, last = list[int](), list[int]()
+    for row in rows:
+        proposed = on_host.drafts[row.slot, : row.drafts].tolist()
+        drawn += [token + stage.rng.randrange(2) for token in proposed] + [0]
+        last.append(len(drawn) - 1)
+    host = torch.tensor(last), torch.tensor(drawn)
+    expected = reference_step.settled_tokens(_table(rows, torch.device("cpu")), on_host.drafts, *host)
+    device = (each.to(stage.device) for each in host)
+    settled = step.settled_tokens(_table(rows, stage.device), on_device.drafts, *device)
+    stage.checked("settled drafts", share_that_differs(settled.cpu(), expected), 0.0)
 
 
 def _check_counts(stage: Stage) -> None:

@@ -16,12 +16,13 @@ from kernels.step import Row, StepTensors
 class Draws:
     """The draws of a step on the device, in the order of its rows; D = R if no row has drafts.
 
-    ends: int64 [D], index in the step's tensors of the token that each draw follows. row_slots: int32 [D].
+    ends: int64 [D], index in the step's tensors of the token that each draw follows; None where each token has one.
+    row_slots: int32 [D].
     positions: int64 [D], index in its sequence of the sampled token.
-    rows, last: int64 [D] and [R], the row of each draw and the last draw of each row; None where D = R.
+    rows, last: integers [D] and [R], the row of each draw and the last draw of each row; None where D = R.
     """
 
-    ends: Tensor
+    ends: Tensor | None
     row_slots: Tensor
     positions: Tensor
     rows: Tensor | None = None
@@ -52,6 +53,16 @@ class Draws:
             on_device(last, torch.int64, device),
         )
 
+    @classmethod
+    def after_tokens(cls, tensors: StepTensors) -> "Draws":
+        """One draw for each token of the step, needed or not. The device knows all of it."""
+        row_slots = tensors.row_slots[tensors.token_rows]
+        return cls(None, row_slots, tensors.positions + 1, tensors.token_rows, tensors.ends)
+
+    def hidden_of(self, hidden: Tensor) -> Tensor:
+        """Of the hidden states [T, H] of a step, those that the draws follow, [D, H]."""
+        return hidden if self.ends is None else hidden[self.ends]
+
     def of_rows(self, values: Tensor) -> Tensor:
         """Values of the rows [R] for each draw [D]."""
         return values if self.rows is None else values[self.rows]
@@ -61,9 +72,11 @@ class Draws:
         return values if self.last is None else values[self.last]
 
 
-def counting_drafts(columns: SlotSampling, draws: Draws, rows: Sequence[ScheduledRow]) -> tuple[SlotSampling, Tensor]:
+def counting_drafts(
+    columns: SlotSampling, draws: Draws, rows: Sequence[ScheduledRow], draw_starts: Sequence[int]
+) -> tuple[SlotSampling, Tensor]:
     """Sampling columns for penalties with drafts: one row for each draw, whose counts include the drafts before it, and
-    the index of that row, int32 [D].
+    the index of that row, int32 [D]. `draw_starts`: index of each row's first draw.
 
     Takes the memory of int32 [D, V], so it is used only for steps that have both.
     """
@@ -71,12 +84,10 @@ def counting_drafts(columns: SlotSampling, draws: Draws, rows: Sequence[Schedule
     counts = columns.counts[slots]
     lines: list[int] = []
     tokens: list[int] = []
-    first = 0
-    for row in rows:
+    for row, first in zip(rows, draw_starts, strict=True):
         for taken in range(1, len(row.drafts) + 1):
             lines += [first + taken] * taken
             tokens += row.drafts[:taken]
-        first += 1 + len(row.drafts)
     places = on_device(lines, torch.int64, device), on_device(tokens, torch.int64, device)
     counts.index_put_(places, torch.full_like(places[0], 2, dtype=counts.dtype), accumulate=True)
     own = {column.name: getattr(columns, column.name)[slots] for column in fields(columns) if column.name != "counts"}

@@ -15,6 +15,9 @@ _Output = TypeVar("_Output")
 _SMALL_SIZES = (1, 2, 4)
 _SIZE_STEP = 8
 _MAX_ROWS = 256
+_DRAFTED_ROWS = 32
+"""Drafts pay while the device waits for weights: in small steps."""
+_DRAFTED_TOKENS = (3, 5, 9)
 
 
 class GraphKey(NamedTuple):
@@ -26,27 +29,36 @@ class GraphKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GraphSizes:
-    """Which steps are replayed: `rows` in ascending order, each with `tokens_each`, up to `context_tokens` in total."""
+    """Which steps are replayed, all of at most `context_tokens` of context: `rows` in ascending order with one token
+    each; with drafts, `drafted_rows` with `drafted_tokens` each, as far as these make up `max_tokens` in all."""
 
     rows: tuple[int, ...]
-    tokens_each: tuple[int, ...]
     context_tokens: int
+    drafted_rows: tuple[int, ...] = ()
+    drafted_tokens: tuple[int, ...] = ()
+    max_tokens: int = 0
 
     @property
     def keys(self) -> list[GraphKey]:
         """From the largest to the smallest: later captures fit into the memory of the first one."""
-        keys = [GraphKey(rows, tokens) for rows in self.rows for tokens in self.tokens_each]
+        keys = [GraphKey(rows, 1) for rows in self.rows]
+        drafted = [GraphKey(rows, tokens) for rows in self.drafted_rows for tokens in self.drafted_tokens]
+        keys += [key for key in drafted if key.rows * key.tokens_each <= self.max_tokens]
         return sorted(keys, key=lambda key: (key.rows * key.tokens_each, key), reverse=True)
 
-    def key_for(self, rows: int, tokens_each: int, context_tokens: int) -> GraphKey | None:
-        """The smallest graph that the step fits into; None if there is none."""
-        if tokens_each not in self.tokens_each or context_tokens > self.context_tokens:
+    def key_for(self, rows: int, most_tokens: int, context_tokens: int) -> GraphKey | None:
+        """The smallest graph for a step whose rows have at most `most_tokens` each; None if there is none."""
+        if context_tokens > self.context_tokens:
             return None
-        padded = next((size for size in self.rows if size >= rows), None)
-        return None if padded is None else GraphKey(padded, tokens_each)
+        sizes, widths = (self.rows, (1,)) if most_tokens == 1 else (self.drafted_rows, self.drafted_tokens)
+        padded = next((size for size in sizes if size >= rows), None)
+        tokens_each = next((width for width in widths if width >= most_tokens), None)
+        if padded is None or tokens_each is None or (most_tokens > 1 and padded * tokens_each > self.max_tokens):
+            return None
+        return GraphKey(padded, tokens_each)
 
 
-NO_GRAPHS = GraphSizes((), (), 0)
+NO_GRAPHS = GraphSizes((), 0)
 
 
 def row_sizes(num_slots: int) -> tuple[int, ...]:
@@ -54,6 +66,16 @@ def row_sizes(num_slots: int) -> tuple[int, ...]:
     sizes = (*_SMALL_SIZES, *range(_SIZE_STEP, _MAX_ROWS + 1, _SIZE_STEP))
     needed = sum(size < num_slots for size in sizes) + 1
     return sizes[:needed]
+
+
+def graph_sizes(num_slots: int, context_tokens: int, *, drafts: bool) -> GraphSizes:
+    """The sizes that a runner captures; with `drafts`, also those of steps with up to eight drafts a row."""
+    rows = row_sizes(num_slots)
+    if not drafts:
+        return GraphSizes(rows, context_tokens)
+    few = tuple(size for size in rows if size <= _DRAFTED_ROWS and size.bit_count() == 1)
+    # No more tokens, and so no more memory for logits, than the largest graph without drafts or few.
+    return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], _DRAFTED_ROWS))
 
 
 class Capture(Protocol):

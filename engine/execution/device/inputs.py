@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 from engine.execution.device.graphs import GraphKey, GraphSizes
+from engine.memory.sequence_states import StateSave
+from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
-from kernels.step import ROW_WORDS, Row, StepShape, row_words
+from kernels.step import ROW_WORDS, Row, RowSave, StepShape, row_words
 
 RowWords = npt.NDArray[np.int32]
 """Encoded rows, int32 [R, 8]."""
@@ -22,16 +25,32 @@ class StepInputs:
 
     rows: the plan's rows in kernel order: decode rows, with or without drafts, by context length, then prefill chunks.
     order: place of each row in the plan. places: the row of each place. words: the rows as encoded for the device,
-    followed by padding rows. context_tokens: of the decode rows.
+    followed by padding rows. draw_starts: index of each row's first draw. context_tokens: of the decode rows.
+    saves: of recurrent states, in the order of the rows.
     """
 
     rows: list[ScheduledRow]
     order: list[int]
     places: list[int]
     words: RowWords
+    draw_starts: Sequence[int]
     shape: StepShape
     key: GraphKey | None
     context_tokens: int
+    saves: Sequence[RowSave] = ()
+
+    @property
+    def drafted_tokens(self) -> int:
+        """Tokens of the rows up to the last one with drafts; 0 if there is none."""
+        ends = [line.first + line.tokens for line in self.lines if line.drafts]
+        return ends[-1] if ends else 0
+
+    @property
+    def ends(self) -> list[int]:
+        """Index in the step's tensors of each row's last token."""
+        if self.key is not None:
+            return [(place + 1) * self.key.tokens_each - 1 for place in range(len(self.rows))]
+        return [line.first + line.tokens - 1 for line in self.lines]
 
     @property
     def lines(self) -> list[Row]:
@@ -39,7 +58,7 @@ class StepInputs:
         return [Row(*line[: len(Row._fields)]) for line in self.words.tolist()]
 
 
-def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
+def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes, state_saves: Sequence[StateSave] = ()) -> StepInputs:
     """Order a plan's rows, and pad them to a graph's size where they fit one."""
     keyed = sorted((not _decodes(row), row.start + row.tokens, place) for place, row in enumerate(planned))
     order = [place for _, _, place in keyed]
@@ -48,11 +67,16 @@ def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
     decoding = [row for row in rows if _decodes(row)]
     context_tokens = sum(row.start + row.tokens for row in decoding)
     most_queries = max((row.tokens for row in decoding), default=0)
-    singles = len(decoding) == len(rows) and most_queries == 1
-    key = graphs.key_for(len(rows), 1, context_tokens) if singles else None
+    key = graphs.key_for(len(rows), most_queries, context_tokens) if len(decoding) == len(rows) else None
+    if key is not None and any(row.start + row.tokens < key.tokens_each for row in rows):
+        key = None  # a row has no tokens before it that could fill it up
+    lines, saves = _lines(rows, 0 if key is None else key.tokens_each), list[RowSave]()
+    if state_saves:
+        lines, saves = _with_saves(lines, rows, state_saves)
     if key is not None:
-        lines = _lines(rows) + padding_rows(key)[len(rows) :]
-        return StepInputs(rows, order, places, encoded(lines), replayed_shape(key, graphs), key, context_tokens)
+        words = encoded(lines + padding_rows(key)[len(rows) :])
+        starts = [(place + 1) * key.tokens_each - 1 - len(row.drafts) for place, row in enumerate(rows)]
+        return StepInputs(rows, order, places, words, starts, replayed_shape(key, graphs), key, context_tokens, saves)
     shape = StepShape(
         rows=len(rows),
         tokens=sum(row.tokens for row in rows),
@@ -61,18 +85,27 @@ def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs:
         extend_queries=max((row.tokens for row in rows[len(decoding) :]), default=0),
         decode_context_tokens=context_tokens,
     )
-    return StepInputs(rows, order, places, encoded(_lines(rows)), shape, None, context_tokens)
+    starts = [0, *accumulate(1 + len(row.drafts) for row in rows)][:-1]
+    return StepInputs(rows, order, places, encoded(lines), starts, shape, None, context_tokens, saves)
 
 
 def continued(last: StepInputs, planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs | None:
     """The inputs of a step that replays the graph of the last one for the same rows, each one token further; None if it
     is another step. Equal to those of `arrange`, in a fifth of the time: most steps of a busy server are such ones."""
     context_tokens = last.context_tokens + len(planned)
-    if last.key is None or len(planned) != len(last.rows) or context_tokens > graphs.context_tokens:
+    if (
+        last.key is None
+        or last.key.tokens_each > 1
+        or last.saves
+        or len(planned) != len(last.rows)
+        or context_tokens > graphs.context_tokens
+    ):
         return None
     rows = [planned[place] for place in last.order]
     for (request, start, tokens, samples, drafts), before in zip(rows, last.rows, strict=True):
         if request is not before[0] or start != before[1] + 1 or tokens != 1 or not samples or drafts:
+            return None
+        if not before[3]:  # a prompt's last chunk but one; what its sampling needs was not looked at
             return None
     words = last.words.copy()
     words[: len(rows), _START] += 1
@@ -88,6 +121,7 @@ def replayed_shape(key: GraphKey, graphs: GraphSizes) -> StepShape:
         decode_queries=key.tokens_each,
         extend_queries=0,
         decode_context_tokens=graphs.context_tokens,
+        tokens_each=key.tokens_each,
     )
 
 
@@ -107,11 +141,28 @@ def _decodes(row: ScheduledRow) -> bool:
     return row.tokens == 1 + len(row.drafts)
 
 
-def _lines(rows: Sequence[ScheduledRow]) -> list[Row]:
-    """The encoded rows. Tokens sampled after drafts are stored later, once the number of accepted drafts is known."""
+def _lines(rows: Sequence[ScheduledRow], tokens_each: int) -> list[Row]:
+    """The encoded rows, each with room for `tokens_each` tokens at least. Tokens sampled after drafts are stored later,
+    once the number of accepted drafts is known."""
     lines, first = [], 0
     for request, start, tokens, samples, drafts in rows:
         assert request.slot is not None
-        lines.append(Row(request.slot, start, tokens, len(drafts), int(samples and not drafts), first))
-        first += tokens
+        state = -1 if request.state is None else request.state
+        lines.append(Row(request.slot, start, tokens, len(drafts), int(samples and not drafts), first, state))
+        first += max(tokens, tokens_each)
     return lines
+
+
+def _with_saves(
+    lines: Sequence[Row], rows: Sequence[ScheduledRow], state_saves: Sequence[StateSave]
+) -> tuple[list[Row], list[RowSave]]:
+    """Rows with their saves, and these."""
+    by_request: dict[Request, list[RowSave]] = {}
+    starts = {row.request: row.start for row in rows}
+    for request, position, slot in state_saves:
+        by_request.setdefault(request, []).append(RowSave(position - starts[request], slot))
+    saves, with_saves = list[RowSave](), []
+    for line, row in zip(lines, rows, strict=True):
+        saves += sorted(by_request.get(row.request, ()))
+        with_saves.append(line._replace(saves=len(saves)))
+    return with_saves, saves

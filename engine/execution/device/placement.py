@@ -48,20 +48,36 @@ def measure_memory(model: Transformer, step_ops: StepOps, config: SchedulerConfi
 def run_largest_step(
     model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int, *, decode: bool
 ) -> None:
-    """Run the step that takes most memory: the maximum of tokens, with a draw for every slot.
+    """Run the step that takes most memory: the maximum of tokens, with a draw for every slot. Of a model with recurrent
+    layers all rows share a state.
 
     With `decode`, run the largest step that a graph can replay instead.
     """
     plan = largest_step(config, window, decode=decode)
     blocks = 1 + max(max(row.request.block_table) for row in plan.rows)
-    runner = DeviceRunner(model, step_ops, num_blocks=blocks, num_slots=config.max_running, max_model_len=window)
+    runner = DeviceRunner(
+        model,
+        step_ops,
+        num_blocks=blocks,
+        num_slots=config.max_running,
+        max_model_len=window,
+        num_states=0 if model.config.linear is None else 1,
+    )
     runner.execute(plan).result()
 
 
 def place(
-    model: Transformer, step_ops: StepOps, *, num_blocks: int, num_slots: int, max_model_len: int
+    model: Transformer,
+    step_ops: StepOps,
+    *,
+    num_blocks: int,
+    num_slots: int,
+    max_model_len: int,
+    num_states: int = 0,
+    drafts: bool = False,
 ) -> DeviceRunner:
-    """A runner on the model's GPU, with its graphs captured.
+    """A runner on the model's GPU, with its graphs captured. `num_states`: state slots of a model with recurrent
+    layers. `drafts`: whether rows will have drafts.
 
     A capture that fails costs speed alone: steps are then launched kernel by kernel.
 
@@ -70,9 +86,16 @@ def place(
         DeviceLost: the capture broke the device.
     """
     with device_errors():
-        runner = DeviceRunner(model, step_ops, num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
+        runner = DeviceRunner(
+            model,
+            step_ops,
+            num_blocks=num_blocks,
+            num_slots=num_slots,
+            max_model_len=max_model_len,
+            num_states=num_states,
+        )
         try:
-            runner.capture_graphs(CudaCapture())
+            runner.capture_graphs(CudaCapture(), drafts=drafts)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -107,7 +130,7 @@ def _request(slot: int, tokens: int, blocks: list[int]) -> Request:
         arrival=slot,
         service_class=PREMIUM,
     )
-    request.slot, request.block_table = slot, blocks
+    request.slot, request.block_table, request.state = slot, blocks, 0
     return request
 
 

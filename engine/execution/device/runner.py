@@ -1,7 +1,8 @@
 """Executes a plan on a GPU asynchronously: the executor behind the scheduler."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,21 +10,24 @@ from torch import Tensor
 from engine.execution.device.counts import DeviceCounts
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, row_sizes
+from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, graph_sizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, continued, encoded, padding_rows, replayed_shape
 from engine.execution.device.logprobs import measure, on_host, to_host
+from engine.execution.device.masks import DrawMasks, grammar_masks
 from engine.execution.device.outputs import Forwarded, SharedOutputs
-from engine.execution.device.pending import DeviceStep, PromptScores
+from engine.execution.device.pending import Constrained, DeviceStep, MaskedStep, PromptScores
 from engine.execution.device.pooling import DeviceSums
 from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn, SamplingNeeds, sampling_needs
 from engine.execution.device.slots import DeviceSlots
 from engine.execution.device.staging import fences_of, on_device
+from engine.execution.device.states import StateMemory
 from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
-from engine.scheduling.plan import BlockCopy, LaunchStats, StepPlan
+from engine.scheduling.plan import BlockCopy, LaunchStats, PendingStep, StepPlan
+from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
-from kernels.step import Row, StepOps, StepShape, StepTensors
+from kernels.step import StepOps, StepShape, StepTensors
 
 _SHARED = 4
 """Contexts of replayed steps may add up to this multiple of the KV memory: rows that share a prefix count it each."""
@@ -47,23 +51,34 @@ class DeviceRunner:
     """
 
     def __init__(
-        self, model: Transformer, step_ops: StepOps, *, num_blocks: int, num_slots: int, max_model_len: int
+        self,
+        model: Transformer,
+        step_ops: StepOps,
+        *,
+        num_blocks: int,
+        num_slots: int,
+        max_model_len: int,
+        num_states: int = 0,
     ) -> None:
+        """`num_states`: state slots of a model with recurrent layers."""
         self._model, self._ops, self._step_ops = model, model.ops, step_ops
         self._device = model.ops.device
         self._num_slots = num_slots
+        self._vocab_size = model.config.vocab_size
         self._context_tokens = min(_SHARED * num_blocks * BLOCK_TOKENS, num_slots * max_model_len)
         self._new_fence = fences_of(self._device)
         self._expert_tokens = DeviceCounts(model.expert_tokens)
         with torch.inference_mode():
             self._kv = model.allocate_kv(num_blocks)
+            self._states = StateMemory(model.allocate_states(num_states)) if num_states else None
             self._slots = DeviceSlots(
                 step_ops,
                 self._device,
                 num_slots=num_slots,
                 num_rows=max(num_slots, row_sizes(num_slots)[-1]),
                 max_model_len=max_model_len,
-                vocab_size=model.config.vocab_size,
+                vocab_size=self._vocab_size,
+                num_states=num_states,
             )
         self._sampler = DeviceSampler(model.ops, step_ops, self._slots)
         self._pooler = Pooler(DeviceSums())
@@ -72,6 +87,8 @@ class DeviceRunner:
         self.launches = LaunchStats()
         self._last: tuple[StepInputs, SamplingNeeds] | None = None
         """The step that was launched last, unless its launch failed."""
+        self._undrawn: MaskedStep | None = None
+        """The step that was launched last, where its draws are not."""
 
     @property
     def async_depth(self) -> int:
@@ -86,9 +103,11 @@ class DeviceRunner:
         return self._expert_tokens.read()
 
     @torch.inference_mode()
-    def capture_graphs(self, capture: Capture) -> None:
-        """Capture decode steps of all sizes. Called once, between steps. If it fails, no step is replayed."""
-        sizes = GraphSizes(row_sizes(self._num_slots), (1,), self._context_tokens)
+    def capture_graphs(self, capture: Capture, *, drafts: bool = False) -> None:
+        """Capture decode steps of all sizes, also those with drafts if there will be `drafts`. Called once, between
+        steps. If it fails, no step is replayed."""
+        # Tokens that fill a row up would advance a recurrent state a second time.
+        sizes = graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and self._states is None)
         tokens = max(key.rows * key.tokens_each for key in sizes.keys)
         tensors = StepTensors.empty(sizes.rows[-1], tokens, self._device)
         graphs: dict[GraphKey, ReplayedStep] = {}
@@ -97,37 +116,74 @@ class DeviceRunner:
             self._slots.load((), encoded(padding_rows(key)))
             shape = replayed_shape(key, sizes)
             own = tensors.first(shape.rows, shape.tokens)
-            outputs = outputs or SharedOutputs(self._forward(own, shape))
+            outputs = outputs or SharedOutputs(self._forward(own, shape, states=self._device_states(own, shape)))
             graphs[key] = self._capture(capture, own, shape, outputs)
         self._graphs, self._graph_sizes = graphs, sizes
 
     @torch.inference_mode()
-    def execute(self, plan: StepPlan) -> DeviceStep:
+    def execute(self, plan: StepPlan) -> PendingStep:
         """Launch the plan's rows and the draws of those that sample.
+
+        With grammars only the rows are launched. Their draws follow with the next step, or when the result is wanted:
+        by then all steps before this one are committed, and the grammars know their tokens.
 
         Raises:
             OutOfDeviceMemory: the step does not fit. A step of the same requests may follow.
             DeviceLost: an earlier step broke the device, or this launch did.
         """
         with device_errors():
+            if self._undrawn is not None:
+                undrawn, self._undrawn = self._undrawn, None
+                undrawn.draw()
             return self._launch(plan)
 
-    def _launch(self, plan: StepPlan) -> DeviceStep:
+    def _launch(self, plan: StepPlan) -> PendingStep:
         self._copy_blocks(plan.copies)  # before anything that may fail, as a copy is not repeated
+        if self._states is not None and plan.states is not None:
+            self._states.copy(plan.states.copies)
         further = self._continue(plan)
         inputs, needs = further or self._begin(plan)
         self._last = None
         if inputs.key is None:
             tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
             draws = Draws.after_drafts(inputs.rows, inputs.lines, self._device) if plan.draft_tokens else None
-            forwarded, draw = self._forward(tensors, inputs.shape, draws), None
+            states = self._device_states(tensors, inputs.shape, inputs.drafted_tokens if plan.draft_tokens else 0)
+            forwarded, draw = self._forward(tensors, inputs.shape, draws, states), None
         else:
-            replayed = self._graphs[inputs.key]
+            replayed, states = self._graphs[inputs.key], None
             forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
         prompt_scores = [] if further else self._prompt_scores(inputs, forwarded.hidden)
-        drawn = self._draw(forwarded, inputs.shape, needs) if draw is None else draw()
-        embeddings = {} if further else self._embeddings(inputs, forwarded.hidden)  # the last allocation that may fail
-        self._slots.record_drawn(inputs.rows)
+        pools = further is None
+        finish = partial(self._finish, inputs, needs, forwarded, draw, prompt_scores, states, pools=pools)
+        step: DeviceStep | MaskedStep
+        if needs.grammars:
+            step = self._undrawn = MaskedStep(finish)
+        else:
+            step = finish()
+        self.launches, self._last = _counted(self.launches, inputs), (inputs, needs)
+        return step
+
+    @torch.inference_mode()
+    def _finish(
+        self,
+        inputs: StepInputs,
+        needs: SamplingNeeds,
+        forwarded: Forwarded,
+        draw: Callable[[], Drawn] | None,
+        prompt_scores: Sequence[PromptScores],
+        states: DeviceStates | None,
+        *,
+        pools: bool,
+    ) -> DeviceStep:
+        """Launch the draws of a step, or replay `draw`, and the copies of all results to the host. `pools`: whether
+        rows may have embeddings."""
+        masks = self._masks(inputs) if needs.grammars else None
+        drawn = self._draw(forwarded, inputs.shape, needs, masks) if draw is None else draw()
+        if states is not None and states.drafted_tokens:
+            self._settle(states, forwarded.draws, drawn)
+        # The last allocation that may fail.
+        embeddings = self._embeddings(inputs, forwarded.hidden) if pools else {}
+        self._slots.record_drawn(inputs.rows, inputs.words)
         fence = self._new_fence()
         step = DeviceStep(
             inputs=inputs,
@@ -139,21 +195,21 @@ class DeviceRunner:
             prompt_scores=prompt_scores,
             embeddings={index: to_host(embedding) for index, embedding in embeddings.items()},
             fence=fence,
+            constrained=None if masks is None else Constrained(masks.masked, masks.failed, to_host(forwarded.finite)),
         )
         fence.record()
-        self.launches, self._last = _counted(self.launches, inputs), (inputs, needs)
         return step
 
     def _begin(self, plan: StepPlan) -> tuple[StepInputs, SamplingNeeds]:
         """Load a step."""
-        inputs = arrange(plan.rows, self._graph_sizes)
-        self._slots.load(inputs.rows, inputs.words)
-        return inputs, sampling_needs(inputs.rows)
+        inputs = arrange(plan.rows, self._graph_sizes, () if plan.states is None else plan.states.saves)
+        self._slots.load(inputs.rows, inputs.words, inputs.saves)
+        return inputs, sampling_needs(inputs.rows, inputs.draw_starts)
 
     def _continue(self, plan: StepPlan) -> tuple[StepInputs, SamplingNeeds] | None:
         """Load a step of the rows of the last one, which was replayed, each one token further; None, with nothing
         loaded, if it is another step."""
-        if self._last is None or plan.draft_tokens:
+        if self._last is None or plan.draft_tokens or (plan.states is not None and plan.states.saves):
             return None
         last, needs = self._last
         if needs.additions or needs.penalties:  # they change from token to token
@@ -167,28 +223,55 @@ class DeviceRunner:
         self, capture: Capture, tensors: StepTensors, shape: StepShape, outputs: SharedOutputs
     ) -> ReplayedStep:
         """Capture a step of `shape` over `tensors`, sampled by the slots' columns alone."""
-        forward = capture(lambda: outputs.keep(self._forward(tensors, shape)))
+        states = self._device_states(tensors, shape)
+        forward = capture(lambda: outputs.keep(self._forward(tensors, shape, states=states)))
         forwarded = forward()
         return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
 
-    def _draw(self, forwarded: Forwarded, shape: StepShape, needs: SamplingNeeds) -> Drawn:
-        return self._sampler.draw(self._slots.rows[: shape.rows], forwarded.logits, forwarded.draws, needs)
+    def _masks(self, inputs: StepInputs) -> DrawMasks:
+        return grammar_masks(inputs.rows, inputs.draw_starts, self._vocab_size, self._device)
 
-    def _forward(self, tensors: StepTensors, shape: StepShape, draws: Draws | None = None) -> Forwarded:
+    def _draw(
+        self, forwarded: Forwarded, shape: StepShape, needs: SamplingNeeds, masks: DrawMasks | None = None
+    ) -> Drawn:
+        lines = self._slots.rows[: shape.rows]
+        return self._sampler.draw(lines, forwarded.logits, forwarded.draws, needs, masks)
+
+    def _device_states(self, tensors: StepTensors, shape: StepShape, drafted_tokens: int = 0) -> DeviceStates | None:
+        """The states of the rows that are loaded."""
+        if self._states is None:
+            return None
+        rows, memory = self._slots.rows[: shape.rows], self._states.memory
+        return DeviceStates(memory, rows, tensors.token_rows, self._slots.saves, drafted_tokens)
+
+    def _settle(self, states: DeviceStates, draws: Draws, drawn: Drawn) -> None:
+        """Advance the states of rows with drafts by the accepted ones, whose number only the device knows."""
+        assert draws.last is not None, "the step has no drafts"
+        drafts = self._slots.sequences.drafts
+        settled = self._step_ops.settled_tokens(states.rows, drafts, draws.last, drawn.tokens)
+        self._model.settle_on_device(states, settled)
+
+    def _forward(
+        self,
+        tensors: StepTensors,
+        shape: StepShape,
+        draws: Draws | None = None,
+        states: DeviceStates | None = None,
+    ) -> Forwarded:
         """Launch the model on the rows that are loaded; samples after each row or, with `draws`, after drafts too. The
         launches depend on `shape` only."""
         sequences = self._slots.sequences
-        self._step_ops.derive(self._slots.rows[: shape.rows], sequences, tensors, shape.most_queries)
+        self._step_ops.derive(self._slots.rows[: shape.rows], sequences, tensors, shape)
         plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
-        hidden = self._model.forward(tensors.token_ids, plan, self._kv)
-        draws = draws or Draws.after_rows(tensors)
+        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states)
+        if draws is None:
+            draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
         finite = draws.of_rows(self._step_ops.finite_rows(hidden, tensors.query_starts))
-        return Forwarded(draws, hidden, finite, self._model.logits(hidden[draws.ends]))
+        return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden)))
 
     def _embeddings(self, inputs: StepInputs, hidden: Tensor) -> Mapping[int, Tensor]:
         """Embeddings of the prompts that the step completes, by index of their row."""
-        ends = [line.first + row.tokens - 1 for row, line in zip(inputs.rows, inputs.lines, strict=False)]
-        return self._pooler.pool(inputs.rows, ends, hidden)
+        return self._pooler.pool(inputs.rows, inputs.ends, hidden)
 
     def _copy_blocks(self, copies: tuple[BlockCopy, ...]) -> None:
         if copies:
@@ -199,11 +282,13 @@ class DeviceRunner:
     def _prompt_scores(self, inputs: StepInputs, hidden: Tensor) -> list[PromptScores]:
         """Scores of the prompt tokens that the rows' positions predict, where requested."""
         pieces = []
+        ends: list[int] | None = None
         for index, row in enumerate(inputs.rows):
             top = row.request.params.prompt_logprobs
             if top is None or not row.request.wants_prompt_logprobs:
                 continue
-            first = int(inputs.words[index, Row._fields.index("first")])
+            ends = ends or inputs.ends
+            first = ends[index] + 1 - row.tokens
             predicted = on_device(predicted_prompt_tokens(row), torch.int64, self._device)
             for start in range(0, len(predicted), LOGPROB_ROWS):
                 tokens = predicted[start : start + LOGPROB_ROWS]

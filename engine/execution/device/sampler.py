@@ -9,6 +9,7 @@ from torch import Tensor
 
 from engine.execution.device.draws import Draws, counting_drafts
 from engine.execution.device.logprobs import measure
+from engine.execution.device.masks import DrawMasks
 from engine.execution.device.slots import DeviceSlots
 from engine.execution.device.staging import on_device
 from engine.execution.logprobs import Scores
@@ -24,7 +25,8 @@ class SamplingNeeds:
 
     thresholds: whether any uses top-k, top-p or min-p. penalties: whether any uses token counts. additions: (draw,
     token, value) to add to the logits. logprobs: the draws with log-probabilities, `tops` the number of most likely
-    tokens of each. penalised: the rows, if there are drafts and penalties.
+    tokens of each. penalised: the rows, if there are drafts and penalties, and `draw_starts`, the first draw of each.
+    grammars: whether any has a grammar.
     """
 
     thresholds: bool
@@ -33,10 +35,12 @@ class SamplingNeeds:
     logprobs: list[int]
     tops: list[int]
     penalised: Sequence[ScheduledRow] = ()
+    draw_starts: Sequence[int] = ()
+    grammars: bool = False
 
     @property
     def plain(self) -> bool:
-        return not (self.thresholds or self.penalties or self.additions or self.logprobs)
+        return not (self.thresholds or self.penalties or self.additions or self.logprobs or self.grammars)
 
 
 NO_NEEDS = SamplingNeeds(False, False, [], [], [])
@@ -59,16 +63,20 @@ class DeviceSampler:
     def __init__(self, ops: Ops, step_ops: StepOps, slots: DeviceSlots) -> None:
         self._ops, self._step_ops, self._slots = ops, step_ops, slots
 
-    def draw(self, lines: Tensor, logits: Tensor, draws: Draws, needs: SamplingNeeds) -> Drawn:
+    def draw(
+        self, lines: Tensor, logits: Tensor, draws: Draws, needs: SamplingNeeds, masks: DrawMasks | None = None
+    ) -> Drawn:
         """Sample from logits float32 [D, V], which are overwritten. `lines`: encoded rows int32 [R, 8].
 
-        Log-probabilities are the model's own: before penalties, biases, temperature and thresholds.
+        Log-probabilities are the model's own: before grammars, penalties, biases, temperature and thresholds.
         """
         asking = on_device(needs.logprobs, torch.int64, logits.device) if needs.logprobs else None
         raw = None if asking is None else logits[asking]
+        if masks is not None and masks.masked:
+            self._step_ops.mask_rows(logits, masks.draws, masks.bits)
         columns, row_slots = self._slots.columns, draws.row_slots
         if needs.penalised:
-            columns, row_slots = counting_drafts(columns, draws, needs.penalised)
+            columns, row_slots = counting_drafts(columns, draws, needs.penalised, needs.draw_starts)
         if needs.additions:
             self._ops.edit_logits(logits, _edits(needs.additions, logits.device))
         tokens, sound = self._step_ops.sample_slots(
@@ -85,21 +93,20 @@ class DeviceSampler:
         return Drawn(tokens, sound, measure(self._ops, raw, tokens[asking], max(needs.tops)))
 
 
-def sampling_needs(rows: Sequence[ScheduledRow]) -> SamplingNeeds:
-    """The needs of a step's rows, in order."""
-    thresholds = penalties = False
+def sampling_needs(rows: Sequence[ScheduledRow], draw_starts: Sequence[int]) -> SamplingNeeds:
+    """The needs of a step's rows, in order. `draw_starts`: index of each row's first draw."""
+    thresholds = penalties = grammars = False
     additions: list[tuple[int, int, float]] = []
     logprobs: list[int] = []
     tops: list[int] = []
-    first = 0
-    for row in rows:
+    for row, first in zip(rows, draw_starts, strict=True):
         draws = range(first, first + 1 + len(row.drafts))
-        first = draws.stop
         if not row.samples:
             continue
         params = row.request.params
         thresholds |= bool(params.temperature) and (bool(params.top_k or params.min_p) or params.top_p < 1.0)
         penalties |= uses_counts(params)
+        grammars |= row.request.matcher is not None
         additions += [(draw, token, bias) for draw in draws for token, bias in params.logit_bias.items()]
         # From the row's position: the output may be one token longer than the host knows.
         made = row.start + row.tokens - len(row.drafts) - row.request.prompt_tokens
@@ -111,7 +118,8 @@ def sampling_needs(rows: Sequence[ScheduledRow]) -> SamplingNeeds:
             logprobs += draws
             tops += [params.logprobs] * len(draws)
     drafted = penalties and any(row.drafts for row in rows)
-    return SamplingNeeds(thresholds, penalties, additions, logprobs, tops, rows if drafted else ())
+    penalised = (rows, draw_starts) if drafted else ((), ())
+    return SamplingNeeds(thresholds, penalties, additions, logprobs, tops, *penalised, grammars)
 
 
 def _edits(additions: Sequence[tuple[int, int, float]], device: torch.device) -> LogitEdits:

@@ -17,7 +17,7 @@ from engine.execution.device.staging import Staging, fences_of
 from engine.execution.slots import uses_counts
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
-from kernels.step import COUNTING_WORDS, ROW_WORDS, Counting, Sequences, StepOps
+from kernels.step import COUNTING_WORDS, ROW_WORDS, SAVE_WORDS, Counting, RowSave, Sequences, StepOps
 
 
 class _Table(IntEnum):
@@ -28,7 +28,8 @@ class _Table(IntEnum):
     TOKENS = 2
     BLOCK_TABLES = 3
     DRAFTS = 4
-    FIRST_COLUMN = 5
+    SAVES = 5
+    FIRST_COLUMN = 6
 
 
 class SlotState(NamedTuple):
@@ -66,12 +67,21 @@ class DeviceSlots:
     A slot's row holds its request's tokens up to the end of the rows computed so far, plus one if that was sampled; the
     last one may be on the device before it is in `request.tokens`.
 
-    rows: int32 [encoded rows, 8], the rows of the current step. sequences, columns: as the ops take them. The counts
+    rows: int32 [encoded rows, 8], the rows of the current step. saves: int32 [state slots, 2], those of its states, as
+    encoded `kernels.step.RowSave`. sequences, columns: as the ops take them. The counts
     are allocated with the first request that has a penalty.
     """
 
     def __init__(
-        self, ops: StepOps, device: torch.device, *, num_slots: int, num_rows: int, max_model_len: int, vocab_size: int
+        self,
+        ops: StepOps,
+        device: torch.device,
+        *,
+        num_slots: int,
+        num_rows: int,
+        max_model_len: int,
+        vocab_size: int,
+        num_states: int = 0,
     ) -> None:
         self._ops = ops
         self._vocab_size = vocab_size
@@ -84,9 +94,11 @@ class DeviceSlots:
             _Table.TOKENS: (num_slots, max_model_len),
             _Table.BLOCK_TABLES: (num_slots, -(-max_model_len // BLOCK_TOKENS)),
             _Table.DRAFTS: (num_slots, MOST_DRAFTS),
+            _Table.SAVES: (max(1, num_states), SAVE_WORDS),
         }
         self._arena = Arena([*shapes.values(), *((num_slots, words) for words in COLUMN_WORDS.values())], device)
         self.rows = self._arena.table(_Table.ROWS)
+        self.saves = self._arena.table(_Table.SAVES)
         self._countings = self._arena.table(_Table.COUNTINGS)
         self.sequences = Sequences(
             self._arena.table(_Table.TOKENS),
@@ -101,14 +113,16 @@ class DeviceSlots:
         self._counting = False
         self._staging = Staging(device, fences_of(device))
 
-    def load(self, rows: Sequence[ScheduledRow], words: RowWords) -> None:
-        """Bring the slots of a step's rows up to date, and load the encoded rows.
+    def load(self, rows: Sequence[ScheduledRow], words: RowWords, saves: Sequence[RowSave] = ()) -> None:
+        """Bring the slots of a step's rows up to date, and load the encoded rows and saves.
 
         If it runs out of memory, nothing has changed.
         """
         update = self._update(words)
         for row in rows:
             self._load_row(row, update)
+        if saves:
+            update.changes.put(self._arena.place(_Table.SAVES, 0), [word for save in saves for word in save])
         if update.countings:
             counted = [word for counting in update.countings for word in counting]
             update.changes.put(self._arena.place(_Table.COUNTINGS, 0), counted)
@@ -137,13 +151,13 @@ class DeviceSlots:
         self._apply(update)
         return True
 
-    def record_drawn(self, rows: Iterable[ScheduledRow]) -> None:
+    def record_drawn(self, rows: Iterable[ScheduledRow], words: RowWords) -> None:
         """Record that the tokens sampled for these rows are on the device before anything launched later. Not those of
-        rows with drafts: the host decides how many are accepted."""
-        for request, start, tokens, samples, drafts in rows:
+        rows with drafts: the host decides how many are accepted. The slots are those that were loaded: a request may
+        have left its own by now."""
+        for (_, start, tokens, samples, drafts), slot in zip(rows, words[:, 0].tolist(), strict=False):
             if samples and not drafts:
-                assert request.slot is not None
-                self._tokens[request.slot] = start + tokens + 1
+                self._tokens[slot] = start + tokens + 1
 
     def _update(self, words: RowWords) -> _Update:
         return _Update(Changes.of_table(self._arena.place(_Table.ROWS, 0), words.ravel()))

@@ -102,7 +102,7 @@ class Harness:
         if poison:
             fill_with_nan(self.runner._kv)  # what no request has written must never reach a result
             if self.states is not None:
-                self.runner._states.memory.fill(np.nan)  # type: ignore[attr-defined]
+                fill_with_nan(self.runner._states.memory)  # type: ignore[attr-defined]
         self.scheduler.async_depth = self.runner.async_depth
         self.launched: deque[tuple[StepPlan, PendingStep]] = deque()
         self.most_in_flight = 0

@@ -20,7 +20,6 @@ from engine.request import SamplingParams
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.policy import FixedDepth
 from engine.speculation.speculator import Speculator
-from kernels.arrays import BFLOAT16
 from kernels.cpu.native.library import load
 from kernels.cpu.native_ops import NativeOps
 from tests.engine.execution.draft_cases import TOGGLES, Coin, Oracle, assert_same, mixed, proposer_of, without
@@ -221,14 +220,6 @@ def test_a_projection_of_another_size_is_refused_by_name(tmp_path: Path) -> None
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(UnsupportedCheckpoint, match=r"in_proj_qkvz\.weight has shape .* not \d+ rows"):
         open_checkpoint(folder)
-
-
-def test_a_gpu_refuses_recurrent_layers_by_name(tiny_folders: dict[str, Path]) -> None:
-    class OnGpu:
-        on_gpu, dtype = True, BFLOAT16
-
-    with pytest.raises(UnsupportedCheckpoint, match="linear attention: gated delta nets are not computed on a GPU"):
-        load_model(open_checkpoint(tiny_folders["qwen3_5"]), OnGpu(), 64)  # type: ignore[arg-type]
 
 
 @native

@@ -1,5 +1,6 @@
 """Models with latent attention: of a token they store the latent and the rotated dimensions alone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +141,31 @@ def test_weights_may_be_rounded_at_load(tmp_path: Path) -> None:
             assert choices[0].token_ids == alone.token_ids
 
 
-def test_a_gpu_refuses_them_by_name(tiny_folders: dict[str, Path]) -> None:
+def test_a_gpu_refuses_by_name_what_its_kernels_do_not_read(tmp_path: Path) -> None:
     class OnGpu:
         on_gpu, dtype = True, BFLOAT16
 
-    with pytest.raises(UnsupportedCheckpoint, match="latent attention is not computed on a GPU"):
-        load_model(open_checkpoint(tiny_folders["deepseek_v2"]), OnGpu(), 64)  # type: ignore[arg-type]
+        def __init__(self, kv_dtype: str) -> None:
+            self._kv_dtype = kv_dtype
+
+        def describe(self) -> dict[str, str]:
+            return {"dtype": "bfloat16", "kv dtype": self._kv_dtype}
+
+    plain, odd = (make_checkpoint(tmp_path / str(rank), "deepseek_v2_lite", kv_lora_rank=rank) for rank in (24, 26))
+    with pytest.raises(UnsupportedCheckpoint, match="a rank of 26 and 8 rotated dimensions: together not a multiple"):
+        load_model(open_checkpoint(odd), OnGpu("bfloat16"), 64)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedCheckpoint, match="kv_dtype: a GPU keeps latents in bfloat16, not in float8_e4m3fn"):
+        load_model(open_checkpoint(plain), OnGpu("float8_e4m3fn"), 64)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("windows", (8, None, None)), ("qk_norm", True), ("attention_softcap", 30.0), ("attention_sinks", True)],
+)
+def test_what_no_latent_attention_has_is_refused(field: str, value: Any, tiny_folders: dict[str, Path]) -> None:
+    config = config_of(tiny_folders["deepseek_v2"])
+    with pytest.raises(UnsupportedCheckpoint, match=f"latent attention: with {field}"):
+        replace(config, **{field: value})
 
 
 @pytest.mark.parametrize("rank", [25, 570])

@@ -9,28 +9,17 @@ import pytest
 
 from engine.execution.masks import TokenMasks
 from engine.execution.sampler import Draw
-from engine.grammar import GrammarFailed, GrammarSpec
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.matcher import Bitmask
 from engine.models.host_model import HostModel
-from engine.request import FinishReason, SamplingParams
+from engine.request import FinishReason
 from engine.speculation.policy import FixedDepth
 from engine.speculation.speculator import Speculator
 from engine.text.tokenizer import Tokenizer
 from tests.engine.execution.draft_cases import assert_same, proposer_of
 from tests.engine.execution.harness import Generated, Harness, load_tiny
-from tests.engine.grammar.corpus import PERSON
+from tests.engine.grammar.constrained import GRAMMARS, GREEDY, Failing, run
 from tests.support.tiny_tokenizer import IM_END, VOCAB_SIZE
-
-SAMPLED = SamplingParams(temperature=1.0, logprobs=2)
-GREEDY = SamplingParams(temperature=0)
-GRAMMARS = (
-    GrammarSpec.json_schema(PERSON),
-    GrammarSpec.json_schema({"type": "array", "items": {"enum": ["left", "right"]}, "minItems": 3, "maxItems": 6}),
-    GrammarSpec.regex("[a-c]{2,9}"),
-    GrammarSpec.choice(["maybe", "may", "not"]),
-    None,
-)
 
 
 @cache
@@ -41,14 +30,6 @@ def model_of(folder: Path) -> HostModel:
 @pytest.fixture(scope="module")
 def expected(tiny_folders: dict[str, Path], compiler: GrammarCompiler) -> dict[str, Generated]:
     return run(Harness(model_of(tiny_folders["llama"])), compiler)
-
-
-def run(harness: Harness, compiler: GrammarCompiler, preempt_every: int | None = None) -> dict[str, Generated]:
-    for index, grammar in enumerate(GRAMMARS * 2):
-        request = harness.add(range(20, 40 + index), SAMPLED if index % 3 else GREEDY, max_tokens=60, seed=index)
-        if grammar is not None:
-            request.matcher = compiler.compile(grammar).result().matcher()
-    return dict(harness.run(preempt_every))
 
 
 def test_without_drafts_answers_end_with_their_grammar(expected: Mapping[str, Generated], tokenizer: Tokenizer) -> None:
@@ -76,25 +57,6 @@ def test_text_is_unchanged_by_preemptions(
     tiny_folders: dict[str, Path], compiler: GrammarCompiler, expected: dict[str, Generated]
 ) -> None:
     assert_same(run(Harness(model_of(tiny_folders["llama"])), compiler, preempt_every=2), expected)
-
-
-class Failing:
-    """Allows anything, until it has seen some tokens."""
-
-    def __init__(self, after: int) -> None:
-        self.taken, self._after = 0, after
-
-    def accept(self, tokens: Sequence[int]) -> int:
-        self.taken += len(tokens)
-        return len(tokens)
-
-    def rollback(self, tokens: int) -> None:
-        self.taken -= tokens
-
-    def fill_bitmask(self, words: Bitmask) -> None:
-        if self.taken >= self._after:
-            raise GrammarFailed("too complex")
-        words.fill(-1)
 
 
 def test_a_grammar_that_fails_ends_its_request_alone(

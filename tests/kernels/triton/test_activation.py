@@ -39,6 +39,13 @@ def test_gates_far_out(dtype: torch.dtype) -> None:
     assert_close(actual, reference.silu_mul(gate_up))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width"), [(1, 8), (3, 1025), (0, 64)])
+def test_sigmoid_mul(dtype: torch.dtype, rows: int, width: int) -> None:
+    x, gate = random(rows, width, dtype=dtype), random(rows, width, dtype=dtype, seed=1) * 100
+    assert_close(activation.sigmoid_mul(x, gate), reference.sigmoid_mul(x, gate))
+
+
 @pytest.mark.parametrize("multiply", [activation.silu_mul, activation.clamped_swiglu_mul])
 def test_broken_numbers_stay_where_they_are(multiply: Callable[[torch.Tensor], torch.Tensor]) -> None:
     gate_up = random(2, 12, dtype=torch.float32)

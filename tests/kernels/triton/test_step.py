@@ -75,6 +75,24 @@ def test_derived_tensors(rows: list[Row]) -> None:
         assert torch.equal(getattr(derived, field.name).cpu(), getattr(expected, field.name)), field.name
 
 
+def test_rows_of_equal_length_begin_before_their_start_and_store_nothing_there() -> None:
+    rows = [Row(2, 31, 2, 1, 0, 0), Row(0, 7, 4, 3, 0, 4), Row(3, 9, 1, 0, 1, 8), Row(-1, 0, 4, 0, 0, 12)]
+    slots = sequences(torch.Generator().manual_seed(5))
+    on_host = Sequences(slots.tokens.cpu(), slots.block_tables.cpu(), slots.drafts.cpu())
+    derived, expected = (StepTensors.empty(4, 16, device) for device in (DEVICE, torch.device("cpu")))
+    reference_step.derive(table(rows).cpu(), on_host, expected, tokens_each=4)
+    step.derive(table(rows), slots, derived, 4, tokens_each=4)
+    for field in fields(StepTensors):
+        assert torch.equal(getattr(derived, field.name).cpu(), getattr(expected, field.name)), field.name
+    assert derived.query_starts.tolist() == [0, 4, 8, 12, 16]
+    assert derived.context_lens.tolist() == [33, 11, 10, 0]
+    assert derived.positions.tolist() == [29, 30, 31, 32, 7, 8, 9, 10, 6, 7, 8, 9, 0, 0, 0, 0]
+    assert [place < 0 for place in derived.slot_mapping.tolist()] == [True] * 2 + [False] * 6 + [True] * 3 + [False] + [
+        True
+    ] * 4
+    assert derived.token_ids.tolist()[:4] == [*slots.tokens[2, 29:32].tolist(), int(slots.drafts[2, 0])]
+
+
 def test_a_verified_row_takes_its_first_token_from_its_sequence_and_the_rest_from_its_drafts() -> None:
     slots = sequences(torch.Generator().manual_seed(2))
     derived = StepTensors.empty(1, 4, DEVICE)
@@ -103,6 +121,18 @@ def test_what_was_drawn_is_kept_for_rows_that_draw_where_there_is_room() -> None
     assert torch.equal(tokens.cpu(), expected)
     assert (tokens[3, 41], tokens[2, 9]) == (1000, 1004)
     assert int((tokens != before).sum()) == 42  # neither the one that does not draw, nor filling, nor past the end
+
+
+def test_drafts_are_settled_up_to_the_first_that_is_not_drawn() -> None:
+    """Their number is known before what is drawn after them; padding has none."""
+    rows = laid_out((3, 40, 4, 3, 0), (-1, 0, 1, 0, 0), (0, 7, 3, 2, 0), (1, 9, 1, 0, 1), (2, 5, 5, 4, 0))
+    drafts = torch.tensor([[5, 6, 0, 0], [0] * 4, [1, 2, 3, 4], [7, 8, 9, 0], [0] * 4], dtype=torch.int32)
+    drawn = torch.tensor([7, 0, 9, 50, 77, 5, 6, 60, 70, 1, 2, 3, 4, 80])
+    last = torch.tensor([3, 4, 7, 8, 13])
+    expected = reference_step.settled_tokens(table(rows).cpu(), drafts, last, drawn)
+    assert expected.tolist() == [2, 1, 3, 1, 5]
+    settled = step.settled_tokens(table(rows), drafts.to(DEVICE), last.to(DEVICE), drawn.to(DEVICE))
+    assert torch.equal(settled.cpu(), expected)
 
 
 def test_counts_of_prompts_and_outputs() -> None:

@@ -51,15 +51,28 @@ def rerun(compute: Callable[[], Output]) -> Callable[[], Output]:
     return replay
 
 
-def runners(step_ops: type[StepOps], *, graphs: bool = False) -> MakeRunner:
-    """Makes device runners; with `graphs` decode steps are replayed."""
+def runners(step_ops: type[StepOps], *, graphs: bool = False, drafts: bool = False) -> MakeRunner:
+    """Makes device runners; with `graphs` decode steps are replayed, with `drafts` also those that have some."""
 
-    def make(model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> DeviceRunner:
+    def make(
+        model: Transformer,
+        *,
+        num_blocks: int,
+        num_slots: int,
+        max_model_len: int,
+        num_states: int = 0,
+        drafts: bool = drafts,
+    ) -> DeviceRunner:
         runner = DeviceRunner(
-            model, step_ops(), num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len
+            model,
+            step_ops(),
+            num_blocks=num_blocks,
+            num_slots=num_slots,
+            max_model_len=max_model_len,
+            num_states=num_states,
         )
         if graphs:
-            runner.capture_graphs(rerun)
+            runner.capture_graphs(rerun, drafts=drafts)
         return runner
 
     return make
@@ -67,13 +80,24 @@ def runners(step_ops: type[StepOps], *, graphs: bool = False) -> MakeRunner:
 
 REFERENCE = runners(ReferenceStepOps)
 REFERENCE_GRAPHS = runners(ReferenceStepOps, graphs=True)
+DRAFT_GRAPHS = runners(ReferenceStepOps, graphs=True, drafts=True)
 TRITON = runners(TritonStepOps)
 TRITON_GRAPHS = runners(TritonStepOps, graphs=True)
 
 
-def _place_on_gpu(model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int) -> Runner:
+def _place_on_gpu(
+    model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int, num_states: int = 0
+) -> Runner:
     """With real graphs."""
-    return place(model, TritonStepOps(), num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len)
+    return place(
+        model,
+        TritonStepOps(),
+        num_blocks=num_blocks,
+        num_slots=num_slots,
+        max_model_len=max_model_len,
+        num_states=num_states,
+        drafts=True,
+    )
 
 
 NEEDS_GPU = pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.execution.device.graphs import GraphSizes, row_sizes
+from engine.execution.device.graphs import NO_GRAPHS, GraphSizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, continued
 from engine.execution.device.slots import DeviceSlots
 from engine.scheduling.plan import ScheduledRow
@@ -18,7 +18,7 @@ from tests.engine.execution.device.harness import running_request
 
 CPU = torch.device("cpu")
 SLOTS, WINDOW, VOCAB = 5, 200, 50
-SIZES = GraphSizes(row_sizes(SLOTS), (1,), context_tokens=SLOTS * WINDOW)
+SIZES = GraphSizes(row_sizes(SLOTS), context_tokens=SLOTS * WINDOW)
 
 
 def decoding_rows(*starts: int) -> list[ScheduledRow]:
@@ -63,7 +63,7 @@ def test_other_steps_are_none() -> None:
     assert continued(last, [after[0]._replace(samples=False), *after[1:]], SIZES) is None
     assert continued(last, [after[0]._replace(tokens=2, drafts=(7,)), *after[1:]], SIZES) is None
     assert continued(last, after, replace(SIZES, context_tokens=21)) is None
-    eager = arrange(rows, GraphSizes((), (), 0))
+    eager = arrange(rows, NO_GRAPHS)
     assert continued(eager, after, SIZES) is None
 
 
@@ -105,7 +105,7 @@ class Pair:
             lines = slots.rows[: len(inputs.words)]
             drawn = torch.full((len(lines),), token)
             slots._ops.store_drawn(lines, drawn, slots.sequences.tokens)
-            slots.record_drawn(inputs.rows)
+            slots.record_drawn(inputs.rows, inputs.words)
         assert torch.equal(self.plain._arena.words, self.short._arena.words)
 
 
@@ -151,7 +151,7 @@ def test_a_row_whose_token_the_device_has_not_drawn_is_refused() -> None:
     following = continued(last, further(rows), SIZES)
     assert following is not None
     assert not slots.advance(following.rows, following.words)
-    slots.record_drawn(last.rows)
+    slots.record_drawn(last.rows, last.words)
     assert slots.advance(following.rows, following.words)
 
 
@@ -162,3 +162,10 @@ def test_most_steps_go_the_short_way() -> None:
         pair.step(rows, token)
         rows = further(rows)
     assert pair.advanced == 3
+
+
+def test_a_row_that_begins_to_sample_is_another_step() -> None:
+    """The parameters that a row samples by were ignored while it did not sample."""
+    request = running_request([5] * 10, 0, [1])
+    last = arrange([ScheduledRow(request, 8, 1, False)], SIZES)
+    assert continued(last, [ScheduledRow(request, 9, 1, True)], SIZES) is None

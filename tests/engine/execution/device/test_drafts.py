@@ -8,16 +8,17 @@ import pytest
 from engine.models.transformer import Transformer
 from engine.speculation import FixedDepth, Speculator
 from tests.engine.execution.device.harness import (
+    DRAFT_GRAPHS,
     LADEN,
     ON_GPU,
     REFERENCE,
-    REFERENCE_GRAPHS,
     TRITON,
     load_reference,
     load_triton,
 )
 from tests.engine.execution.draft_cases import TOGGLES, Coin, Oracle, assert_same, mixed, proposer_of, usage_of, without
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, load_tiny, prompt
+from tests.support.tiny_families import TinyFamily
 from tests.support.tiny_models import make_checkpoint
 
 
@@ -28,7 +29,7 @@ def model_of(folder: Path) -> Transformer:
 
 @pytest.mark.parametrize("toggle", TOGGLES)
 @pytest.mark.parametrize("kind", ["toggled oracle", "nearly an oracle", "adversary"])
-@pytest.mark.parametrize("make_runner", [REFERENCE, REFERENCE_GRAPHS], ids=["launched", "graphs"])
+@pytest.mark.parametrize("make_runner", [REFERENCE, DRAFT_GRAPHS], ids=["launched", "graphs"])
 def test_text_equals_the_cpus(tiny_folders: dict[str, Path], make_runner: MakeRunner, kind: str, toggle: str) -> None:
     folder = tiny_folders["llama"]
     expected = without(folder)
@@ -39,6 +40,19 @@ def test_text_equals_the_cpus(tiny_folders: dict[str, Path], make_runner: MakeRu
     assert_same(given, expected)
     accepted = sum(usage_of(generated).accepted_draft_tokens for generated in given.values())
     assert (accepted > 30) == (kind != "adversary")
+
+
+def test_steps_with_drafts_are_replayed(tiny_folders: dict[str, Path]) -> None:
+    """Rows with fewer drafts than others, or none, among them."""
+    expected = without(tiny_folders["llama"])
+    speculator = Speculator([proposer_of("nearly an oracle", expected)], FixedDepth(5))
+    harness = Harness(model_of(tiny_folders["llama"]), make_runner=DRAFT_GRAPHS, speculator=speculator, max_running=2)
+    mixed(harness)
+    assert_same(dict(harness.run()), expected)
+    launches = harness.runner.launches
+    assert launches is not None
+    assert launches.replayed_total > 20
+    assert launches.decode_total < 5, "rows near their sequence's start, with nothing before them to fill them up"
 
 
 def test_a_device_that_is_ahead_at_times_draws_the_same(tiny_folders: dict[str, Path]) -> None:
@@ -62,9 +76,10 @@ def _fill(harness: Harness) -> None:
     harness.add(prompt(4), LADEN, max_tokens=9, seed=8)
 
 
+@pytest.mark.parametrize("family", ["qwen3", "deepseek_v2"])
 @pytest.mark.parametrize("make_runner", [TRITON, ON_GPU])
-def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner) -> None:
-    folder = make_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner, family: TinyFamily) -> None:
+    folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1)
     alone = Harness(load_tiny(folder), max_running=3)
     _fill(alone)
     expected = dict(alone.run())

@@ -2,13 +2,14 @@
 
 import pytest
 
-from engine.execution.device.graphs import GraphKey, GraphSizes, row_sizes
-from engine.execution.device.inputs import arrange, padding_rows, replayed_shape
+from engine.execution.device.graphs import GraphKey, GraphSizes, graph_sizes, row_sizes
+from engine.execution.device.inputs import arrange, continued, padding_rows, replayed_shape
+from engine.memory.sequence_states import StateSave
 from engine.scheduling.plan import ScheduledRow
-from kernels.step import Row
+from kernels.step import Row, RowSave
 from tests.engine.execution.device.harness import running_request
 
-SIZES = GraphSizes(row_sizes(16), (1, 4), context_tokens=1000)
+SIZES = GraphSizes(row_sizes(16), 1000, drafted_rows=row_sizes(16), drafted_tokens=(4,), max_tokens=64)
 
 
 def test_row_sizes() -> None:
@@ -20,19 +21,20 @@ def test_row_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "tokens_each", "context", "key"),
+    ("rows", "most_tokens", "context", "key"),
     [
         (1, 1, 1, GraphKey(1, 1)),
         (3, 1, 30, GraphKey(4, 1)),
         (9, 4, 90, GraphKey(16, 4)),
         (16, 1, 1000, GraphKey(16, 1)),
         (17, 1, 17, None),
-        (2, 2, 20, None),
+        (2, 2, 20, GraphKey(2, 4)),
+        (2, 5, 20, None),
         (2, 1, 1001, None),
     ],
 )
-def test_the_smallest_graph_that_fits(rows: int, tokens_each: int, context: int, key: GraphKey | None) -> None:
-    assert SIZES.key_for(rows, tokens_each, context) == key
+def test_the_smallest_graph_that_fits(rows: int, most_tokens: int, context: int, key: GraphKey | None) -> None:
+    assert SIZES.key_for(rows, most_tokens, context) == key
 
 
 def test_the_largest_is_captured_first() -> None:
@@ -66,6 +68,63 @@ def test_a_step_of_decode_rows_is_filled_up() -> None:
     assert len(inputs.rows) == 3
 
 
+def drafted(start: int, drafts: int) -> ScheduledRow:
+    return ScheduledRow(running_request([5] * (start + 1), start, [0]), start, 1 + drafts, True, (7,) * drafts)
+
+
+def test_rows_with_fewer_drafts_are_filled_up_from_before_their_start() -> None:
+    inputs = arrange([drafted(9, 0), drafted(20, 2), drafted(30, 3)], SIZES)
+    assert inputs.key == GraphKey(4, 4)
+    assert [(line.start, line.tokens, line.drafts, line.first) for line in inputs.lines] == [
+        (9, 1, 0, 0),
+        (20, 3, 2, 4),
+        (30, 4, 3, 8),
+        (0, 4, 0, 12),
+    ]
+    assert (inputs.draw_starts, inputs.ends) == ([3, 5, 8], [3, 7, 11])
+
+
+def test_a_row_with_nothing_before_it_is_not_replayed_with_drafts() -> None:
+    assert arrange([drafted(2, 0), drafted(20, 2)], SIZES).key is None
+    assert arrange([drafted(3, 0), drafted(20, 2)], SIZES).key == GraphKey(2, 4)
+
+
+def test_a_step_with_drafts_is_no_start_of_the_short_way() -> None:
+    last = arrange([drafted(20, 2)], SIZES)
+    following = [ScheduledRow(last.rows[0].request, 21, 1, True)]
+    assert continued(last, following, SIZES) is None
+
+
+def test_drafts_have_graphs_of_few_rows() -> None:
+    sizes = graph_sizes(64, 1000, drafts=True)
+    assert sizes.rows == row_sizes(64)
+    assert sizes.drafted_rows == (1, 2, 4, 8, 16, 32)
+    assert sizes.keys[0] == GraphKey(64, 1)
+    assert sizes.key_for(7, 8, 500) is None, "8 rows of 9 tokens are more than 64"
+    assert sizes.key_for(8, 5, 500) == GraphKey(8, 5)
+    assert all(key.tokens_each == 1 for key in graph_sizes(64, 1000, drafts=False).keys)
+
+
 def test_filling_lies_row_after_row() -> None:
     assert [row.first for row in padding_rows(GraphKey(3, 4))] == [0, 4, 8]
     assert {row.tokens for row in padding_rows(GraphKey(3, 4))} == {4}
+
+
+def test_saves_of_states_lie_row_after_row() -> None:
+    planned = rows((32, 1), (0, 40), (9, 1))
+    for row in planned:
+        row.request.state = 10 + (row.request.slot or 0)
+    saves = [StateSave(planned[1].request, 32, 5), StateSave(planned[0].request, 33, 4)]
+    inputs = arrange(planned, SIZES, [*saves, StateSave(planned[1].request, 16, 6)])
+    assert [(line.state, line.saves) for line in inputs.lines] == [(12, 0), (10, 1), (11, 3)]
+    assert inputs.saves == [RowSave(1, 4), RowSave(16, 6), RowSave(32, 5)]
+    assert padding_rows(GraphKey(1, 1))[0].state == -1
+
+
+def test_tokens_up_to_the_last_row_with_drafts() -> None:
+    planned = rows((30, 3), (0, 7), (9, 1), (40, 1))
+    assert arrange(planned, SIZES).drafted_tokens == 0
+    planned[0] = planned[0]._replace(drafts=(7, 8))
+    inputs = arrange(planned, SIZES)
+    assert [row.tokens for row in inputs.rows] == [1, 3, 1, 7]
+    assert inputs.drafted_tokens == 4

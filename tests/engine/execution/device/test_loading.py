@@ -60,3 +60,20 @@ def test_it_says_what_it_says_on_a_cpu(tiny_folders: dict[str, Path], placed: li
         assert len(placed) == 2
         assert "of the GPU's" in str(engine.hardware["kv memory of large"])
         assert engine.stats()["large"].speculation is None, "on a GPU no model drafts"
+
+
+def test_a_model_with_recurrent_layers_has_states_in_the_memory_of_its_kv(
+    tiny_folders: dict[str, Path], placed: list[Transformer]
+) -> None:
+    folder = tiny_folders["qwen3_5"]
+    on_cpu = Harness(load_tiny(folder))
+    for prompt in PROMPTS:
+        on_cpu.add(prompt, max_tokens=GREEDY.max_tokens or 0)
+    expected = [generated.tokens for generated in on_cpu.run().values()]
+    with Engine.load({"hybrid": folder}, EngineConfig(ngram=True, scheduler=SLOTS)) as engine:
+        for _ in range(2):
+            assert [list(choice.token_ids) for [choice] in engine.generate("hybrid", PROMPTS, GREEDY)] == expected
+        assert "and 6 states, for 2 sequences at once" in str(engine.hardware["kv memory of hybrid"])
+        states = engine.stats()["hybrid"].states
+        assert states is not None
+        assert states.hits_total == 2

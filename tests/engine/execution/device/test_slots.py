@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.execution.device.graphs import GraphSizes
+from engine.execution.device.graphs import NO_GRAPHS
 from engine.execution.device.inputs import arrange
 from engine.execution.device.slots import DeviceSlots
 from engine.request import Request, SamplingParams
@@ -41,12 +41,12 @@ def slots(ops: RecordingOps) -> DeviceSlots:
 
 def step(slots: DeviceSlots, *rows: tuple[Request, int, int, bool], draw: int | None = 40) -> None:
     """Load rows (request, start, tokens, samples); those that sample draw the token `draw`, None for a failed step."""
-    inputs = arrange([ScheduledRow(*row) for row in rows], GraphSizes((), (), 0))
+    inputs = arrange([ScheduledRow(*row) for row in rows], NO_GRAPHS)
     slots.load(inputs.rows, inputs.words)
     if draw is not None:
         lines = slots.rows[: len(rows)]
         ReferenceStepOps().store_drawn(lines, torch.full((len(rows),), draw), slots.sequences.tokens)
-        slots.record_drawn(inputs.rows)
+        slots.record_drawn(inputs.rows, inputs.words)
 
 
 def test_a_step_of_decoding_uploads_its_lines_alone(slots: DeviceSlots, ops: RecordingOps) -> None:

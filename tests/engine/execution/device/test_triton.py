@@ -45,6 +45,7 @@ def _generate(harness: Harness) -> list[list[int]]:
         ("gpt_oss", TRITON_GRAPHS),
         ("glm4_moe", TRITON),
         ("minimax_m2", TRITON_GRAPHS),
+        ("deepseek_v2", TRITON_GRAPHS),
         pytest.param("llama", *ON_GPU.values, marks=NEEDS_GPU),
     ],
 )

@@ -1,0 +1,95 @@
+"""Launch parameters of attention over latents on a Hopper GPU.
+
+Found by compiling alone: `python -m kernels.triton.report latent` shows registers and shared memory. Scores are
+products of single warps: warp groups would need 64 tokens of KV at a time, of which no two tiles fit a program.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernels.triton.plan import SPLIT_TOKENS
+from kernels.triton.tiles import tile_above
+from kernels.triton.tuning import FEW_QUERY_ROWS, MANY_QUERY_ROWS, Launch
+
+_LEAST_TILE = 16
+"""The least side of a matrix product."""
+
+_WARPS = 8
+_STAGES = 5
+"""As of other attention: two of block ids, two of keys."""
+
+_MERGED_SPLITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LatentTile:
+    """Tokens of KV at a time, packed rows of queries of a chunk, and programs that share a multiprocessor if a decode
+    row has few packed rows."""
+
+    key_tile: int
+    extend_query_tile: int
+    few_programs: int
+
+
+LATENTS = {2: LatentTile(32, 64, 2), 4: LatentTile(16, 16, 1)}
+"""By bytes of a stored number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentShape:
+    """The compile-time constants of a layer's attention over latents.
+
+    heads: query heads, which share a key. rotated, rank: dimensions of a stored key, as in
+    `engine.models.latent.LatentConfig`. kv_bytes: bytes of a stored number.
+    """
+
+    heads: int
+    rotated: int
+    rank: int
+    kv_bytes: int
+
+    @property
+    def rank_tile(self) -> int:
+        """Dimensions of a tile of latents, a power of two; those past the latent's are masked."""
+        return max(_LEAST_TILE, tile_above(self.rank))
+
+    @property
+    def constexprs(self) -> dict[str, float]:
+        """Of both kernels that read KV."""
+        return {
+            "HEADS": self.heads,
+            "ROTATED": self.rotated,
+            "RANK": self.rank,
+            "ROTATED_TILE": max(_LEAST_TILE, tile_above(self.rotated)),
+            "RANK_TILE": self.rank_tile,
+            "KEY_TILE": LATENTS[self.kv_bytes].key_tile,
+        }
+
+
+@lru_cache
+def latent_decode_launch(shape: LatentShape, most_queries: int) -> Launch:
+    """The launch for rows of up to `most_queries` tokens. Packed rows that do not fit a tile take several, which read
+    the same KV at about the same time."""
+    few = shape.heads * most_queries <= FEW_QUERY_ROWS
+    own = {"SPLIT": SPLIT_TOKENS, "QUERY_TILE": FEW_QUERY_ROWS if few else MANY_QUERY_ROWS}
+    programs = LATENTS[shape.kv_bytes].few_programs if few else 1
+    return Launch(shape.constexprs | own, _WARPS, _STAGES, programs)
+
+
+@lru_cache
+def latent_extend_launch(shape: LatentShape) -> Launch:
+    own = {"QUERY_TILE": LATENTS[shape.kv_bytes].extend_query_tile}
+    return Launch(shape.constexprs | own, _WARPS, _STAGES)
+
+
+@lru_cache
+def latent_merge_launch(shape: LatentShape) -> Launch:
+    constexprs = {
+        "HEADS": shape.heads,
+        "HEAD_DIM": shape.rank,
+        "DIM": shape.rank_tile,
+        "WINDOW": 0,
+        "SPLIT": SPLIT_TOKENS,
+        "SPLITS": _MERGED_SPLITS,
+    }
+    return Launch(constexprs, num_warps=4, num_stages=1)
