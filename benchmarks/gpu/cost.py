@@ -27,8 +27,8 @@ from kernels.triton.ops import TritonOps
 from kernels.triton.plan import SPLIT_TOKENS
 
 ROWS = (1, 8, 32, 64, 128, 256)
-PRODUCTS = frozenset({"linear"})
-ATTENTION = frozenset({"decode"})
+PRODUCTS = frozenset({"linear", "by_head_kernel"})
+ATTENTION = frozenset({"decode", "latent_decode"})
 """Kernels whose time is that of the KV that they read; every other launch is a small one."""
 _NOT_LAUNCHED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "detach", "detach_", "lift_fresh"})
 KEY_TILE = 64
@@ -141,16 +141,18 @@ def counting() -> Iterator[Counter[str]]:
         yield counted
 
 
-def decode_launches() -> Launches:
-    """Those of a greedy decode step: what a graph replays, and the upload before it."""
-    one, two = (launches_of(layers) for layers in (1, 2))
+def decode_launches(shape: str = "tiny") -> Launches:
+    """Those of a greedy decode step of a model of `models.SHAPES`: what a graph replays, and the upload before it."""
+    one, two = (launches_of(layers, shape) for layers in (1, 2))
     layer = two - one
     return Launches(layer, one - layer)
 
 
-def launches_of(layers: int) -> Counter[str]:
-    shape = models.SHAPES["tiny"] | {"num_hidden_layers": layers}
+def launches_of(layers: int, name: str = "tiny") -> Counter[str]:
+    shape = models.SHAPES[name] | {"num_hidden_layers": layers}
     ops = TritonOps(torch.device("cpu"), torch.float32)
+    if "first_k_dense_replace" in shape:
+        shape |= {"first_k_dense_replace": layers}
     with mock.patch.dict(models.SHAPES, {"counted": shape}):
         model = models.random_model("counted", ops, 64)
     stepper = Stepper(model, slots=2, num_blocks=blocks_for(2, 32), window=64, step_tokens=64)
@@ -168,7 +170,7 @@ def launches_of(layers: int) -> Counter[str]:
 def step(config: ModelConfig, device: Device, launches: Launches, rows: int, context: int, assumed: Assumed) -> Step:
     """A decode step of `rows` rows at `context` tokens of context each."""
     weights = models.weights_per_step(config)
-    kv = rows * context * config.num_layers * 2 * config.num_kv_heads * config.head_dim * _BYTES
+    kv = rows * context * sum(heads.kv_numbers for heads in config.kv_heads) * _BYTES
     layers, weight_bytes = config.num_layers, weights * _BYTES
     by_bytes = weight_bytes / (device.bytes_s * assumed.product_bytes)
     by_flop = 2 * weights * rows / (device.flop_s * assumed.product_flop)
@@ -191,7 +193,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=1000, metavar="TOKENS")
     arguments = parser.parse_args()
     config = config_from_json(models.SHAPES[arguments.model])
-    launches, assumed = decode_launches(), Assumed()
+    launches, assumed = decode_launches("tiny" if config.latent is None else "tiny-latents"), Assumed()
     print(f"Launches of a decode step of {arguments.model}, counted: {launches.total(config.num_layers)}")
     for name, part in ((f"in each of {config.num_layers} layers", launches.layer), ("outside", launches.outside)):
         listed = ", ".join(f"{kernel} {count}" for kernel, count in sorted(part.items(), key=lambda pair: -pair[1]))

@@ -82,8 +82,32 @@ SHAPES: Mapping[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
         "rope_parameters": _stretched(8.0),
     },
+    "tiny-latents": _LLAMA_3
+    | {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "vocab_size": 300,
+        "hidden_size": 128,
+        "intermediate_size": 192,
+        "num_hidden_layers": 2,
+        "first_k_dense_replace": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "q_lora_rank": None,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 16,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 64,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+    },
 }
-"""config.json of each. `tiny` is for trying the code."""
+"""config.json of each. The tiny ones are for trying the code; `tiny-latents` is a DeepSeek-V2-Lite without experts."""
 
 
 class RandomWeights:

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -45,8 +46,14 @@ class RopeFactors:
 
 
 def scaled(x: Tensor, factor: float) -> Tensor:
-    """x times a factor rounded to its dtype."""
-    return x if factor == 1 else x * torch.tensor(factor, dtype=x.dtype, device=x.device)
+    """x times a factor rounded to its dtype. Uploads nothing, so that a CUDA graph may hold it."""
+    return x if factor == 1 else x * rounded(factor, x.dtype)
+
+
+@cache
+def rounded(factor: float, dtype: torch.dtype) -> float:
+    """The nearest number of a dtype."""
+    return float(torch.tensor(factor, dtype=dtype))
 
 
 class Transformer:

@@ -24,12 +24,23 @@ from kernels.triton.attention_step import (
 
 
 @triton.jit
-def row_of(split, split_starts, rows):
+def first_split_of(row, split_starts, JOINED: tl.constexpr):
+    """Number of a row's first split where JOINED of the plan's splits are one. A row that needs fewer numbers than it
+    gets leaves one unused."""
+    first = tl.load(split_starts + row)
+    if JOINED == 1:
+        return first
+    else:
+        return first // JOINED + row
+
+
+@triton.jit
+def row_of(split, split_starts, rows, JOINED: tl.constexpr):
     """The row that a split belongs to, by bisection: the last that starts at or before it, so never an empty one."""
     low, high = 0, rows
     while high - low > 1:
         middle = (low + high) // 2
-        begun = tl.load(split_starts + middle) <= split
+        begun = first_split_of(middle, split_starts, JOINED) <= split
         low = tl.where(begun, middle, low)
         high = tl.where(begun, high, middle)
     return low
@@ -79,7 +90,7 @@ def decode(
     for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
         split = piece // (KV_HEADS * query_tiles)
         kv_head = piece // query_tiles % KV_HEADS
-        row = row_of(split, split_starts, rows)
+        row = row_of(split, split_starts, rows, 1)
         context = tl.load(context_lens + row)
         first_token = tl.load(query_starts + row)
         tokens = tl.load(query_starts + row + 1) - first_token
@@ -141,11 +152,12 @@ def merge(
     WINDOW: tl.constexpr,
     SPLIT: tl.constexpr,
     SPLITS: tl.constexpr,
+    JOINED: tl.constexpr,
 ):
     """Combine the partial results of `decode` in output [T, Hq, D]; a row with context 0 becomes 0.
 
-    Grid: (rows, most_queries, Hq), one query head of one token each, SPLITS splits at a time in order. Rows that
-    `decode` wrote directly are unchanged.
+    Grid: (rows, most_queries, Hq), one query head of one token each, SPLITS splits at a time in order. A split
+    of SPLIT tokens is JOINED ones of the plan. Rows that `decode` wrote directly are unchanged.
     """
     row, token, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     first_token = tl.load(query_starts + row)
@@ -154,7 +166,7 @@ def merge(
     first_split = first_visible(context, tokens, WINDOW) // SPLIT
     end_split = tl.cdiv(context, SPLIT)
     if (token < tokens) & (end_split - first_split != 1):
-        before = tl.load(split_starts + row)
+        before = first_split_of(row, split_starts, JOINED)
         dim = tl.arange(0, DIM)
         highest = tl.full((1,), LOWEST, tl.float32)
         total = tl.zeros((1,), tl.float32)

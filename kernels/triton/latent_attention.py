@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from kernels.triton.attention_step import BLOCK, LOWEST, STEP_TENSORS
-from kernels.triton.decode import row_of
+from kernels.triton.decode import first_split_of, row_of
 
 
 @triton.jit
@@ -120,6 +120,7 @@ def latent_decode(
     RANK: tl.constexpr,
     ROTATED_TILE: tl.constexpr,
     RANK_TILE: tl.constexpr,
+    JOINED: tl.constexpr,
     SPLIT: tl.constexpr,
     QUERY_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
@@ -132,20 +133,21 @@ def latent_decode(
     base 2.
 
     Grid: (programs,), any number. A piece of work is (split, QUERY_TILE packed rows), those of a split one after
-    another. Oracle: `kernels.reference_latent.attend_latents`, with `kernels.triton.decode.merge`.
+    another; a split of SPLIT tokens is JOINED ones of the plan. Oracle: `kernels.reference_latent.attend_latents`, with
+    `kernels.triton.decode.merge`.
     """
     query_tiles = tl.cdiv(most_queries * HEADS, QUERY_TILE)
-    pieces = tl.load(split_starts + rows) * query_tiles
+    pieces = first_split_of(rows, split_starts, JOINED) * query_tiles
     for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
         split = piece // query_tiles
-        row = row_of(split, split_starts, rows)
+        row = row_of(split, split_starts, rows, JOINED)
         context = tl.load(context_lens + row)
         first_token = tl.load(query_starts + row)
         tokens = tl.load(query_starts + row + 1) - first_token
         first_packed = piece % query_tiles * QUERY_TILE
-        split_start = (split - tl.load(split_starts + row)) * SPLIT
+        split_start = (split - first_split_of(row, split_starts, JOINED)) * SPLIT
         stop = tl.minimum(split_start + SPLIT, context)
-        if first_packed < tokens * HEADS:
+        if (split_start < context) & (first_packed < tokens * HEADS):
             packed = first_packed + tl.arange(0, QUERY_TILE)
             rotated_query = _load_query(
                 query, first_token, tokens, packed, HEADS, ROTATED + RANK, 0, ROTATED, ROTATED_TILE

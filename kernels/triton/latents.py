@@ -13,7 +13,13 @@ from kernels.triton.decode import merge
 from kernels.triton.latent_attention import latent_decode, latent_extend
 from kernels.triton.latent_store import rotate_and_store_latents
 from kernels.triton.plan import TritonPlan
-from kernels.triton.tuning_latents import LatentShape, latent_decode_launch, latent_extend_launch, latent_merge_launch
+from kernels.triton.tuning_latents import (
+    JOINED_SPLITS,
+    LatentShape,
+    latent_decode_launch,
+    latent_extend_launch,
+    latent_merge_launch,
+)
 
 
 def latent_queries(
@@ -71,7 +77,8 @@ def _check_layout(query: Tensor, kv_layer: Tensor) -> None:
 def _decode(
     query: Tensor, kv_layer: Tensor, output: Tensor, plan: TritonPlan, shape: LatentShape, scale: float
 ) -> None:
-    partials = query.new_empty((plan.split_capacity, plan.decode_queries, shape.heads, shape.rank), dtype=torch.float32)
+    splits = plan.split_capacity // JOINED_SPLITS + plan.decode_rows
+    partials = query.new_empty((splits, plan.decode_queries, shape.heads, shape.rank), dtype=torch.float32)
     partial_sums = query.new_empty(partials.shape[:-1], dtype=torch.float32)
     launch = latent_decode_launch(shape, plan.decode_queries)
     latent_decode[(programs_of(query.device, launch.programs),)](

@@ -125,17 +125,20 @@ def mixture(
     slot_mapping: Tensor,
     multiply: Callable[[Tensor], Tensor],
     expert_tokens: Tensor,
+    routed: Tensor | None = None,
 ) -> Tensor:
-    """`kernels.reference_experts.mixture` of the experts that `kernels.reference.route` chooses."""
-    assert weights.share_scale is None, "the loader refuses scales of shares on a GPU"
+    """`kernels.reference_experts.mixture` of the experts that `kernels.reference.route` chooses. `routed`: the router's
+    input, where it is not x."""
     experts = weights.experts
     assert isinstance(experts, StackedExperts), "the experts of another backend"
     tokens, per_token = x.shape[0], weights.per_token
     output = torch.empty_like(x)
     if not tokens:
         return output
-    logits = weights.router.wide(x)
-    chosen, shares = route(logits, per_token, weights.renormalise, slot_mapping, weights.rule, weights.choice_bias)
+    logits = weights.router.wide(x if routed is None else routed)
+    chosen, shares = route(
+        logits, per_token, weights.renormalise, slot_mapping, weights.rule, weights.choice_bias, weights.share_scale
+    )
     assignments = chosen.numel()
     tiles = align(chosen, len(experts), expert_launch(assignments, len(experts)), expert_tokens)
     inner = multiply(experts.gate_up(x, tiles, per_token, assignments))

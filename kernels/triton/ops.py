@@ -119,8 +119,7 @@ class TritonOps(ReferenceOps):
         expert_tokens: Tensor,
         routed: Tensor | None = None,
     ) -> Tensor:
-        assert routed is None, "a router with an input of its own"
-        return mixture.mixture(weights, x, slot_mapping, multiply, expert_tokens)
+        return mixture.mixture(weights, x, slot_mapping, multiply, expert_tokens, routed)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)

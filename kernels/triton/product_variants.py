@@ -198,6 +198,7 @@ def _routing(dtype: str) -> Iterator[KernelVariant]:
         "logits": "*fp32",
         "choice_bias": "*fp32",
         "slot_mapping": "*i64",
+        "share_scale": "*fp32",
         "weights": "*fp32",
         "outputs": f"*{dtype}",
         "output": f"*{dtype}",
@@ -209,14 +210,16 @@ def _routing(dtype: str) -> Iterator[KernelVariant]:
 
     def variant(name: str, kernel: Any, constexprs: dict[str, object], warps: int) -> KernelVariant:
         signature = {argument: types[argument] for argument in kernel.arg_names if argument not in constexprs}
-        aligned = {"logits", "choice_bias", "outputs", "output", "chosen", "counts", "expert_tokens"}
+        aligned = {"logits", "choice_bias", "share_scale", "outputs", "output", "chosen", "counts", "expert_tokens"}
         of_signature, wide = frozenset(aligned & signature.keys()), kernel is weighted_sum_kernel
         return KernelVariant(name, kernel, signature, constexprs, of_signature, num_warps=warps, wide_loads=wide)
 
     for name, (experts, per_token, rule, biased) in _RULES.items():
         shape: dict[str, object] = {"EXPERTS": experts, "PER_TOKEN": per_token, "RENORMALISE": True}
-        absent: dict[str, object] = {} if biased else {"choice_bias": None}
+        absent: dict[str, object] = dict.fromkeys(("share_scale",) if biased else ("share_scale", "choice_bias"))
         yield variant(f"route{name}", route_kernel, shape | rule_constexprs(rule) | absent, 1)
+    gemma4: dict[str, object] = {"EXPERTS": 128, "PER_TOKEN": 8, "RENORMALISE": True, "choice_bias": None}
+    yield variant("route-scaled-shares", route_kernel, gemma4 | rule_constexprs(PLAIN_ROUTING), 1)
     yield variant("count", count_kernel, {"TILE": READ_TILE}, 4)
     sizes: dict[str, object] = {"EXPERTS": 128, "EXPERTS_TILE": 128, "ROW_TILE": FEW_TOKENS, "TILE": READ_TILE}
     yield variant("align", align_kernel, sizes, 4)

@@ -21,6 +21,7 @@ _TINY_SHARE = tl.constexpr(TINY_SHARE)
 def route_kernel(
     logits,
     choice_bias,
+    share_scale,
     slot_mapping,
     chosen,
     weights,
@@ -35,9 +36,9 @@ def route_kernel(
 ):
     """The PER_TOKEN best of logits float32 [T, EXPERTS] into chosen int32 and weights float32 [T, PER_TOKEN].
 
-    SIGMOID, SCALE, GROUPS, GROUPS_PER_TOKEN, GROUP_BEST: the rule, as in `kernels.weights.RoutingRule`. choice_bias:
-    float32 [EXPERTS], or None. Of equal scores the lower expert is chosen; a logit that is NaN makes the token's
-    weights NaN. Grid: (T,). Oracle: `kernels.reference.route`, with `without_padding`.
+    SIGMOID, SCALE, GROUPS, GROUPS_PER_TOKEN, GROUP_BEST: the rule, as in `kernels.weights.RoutingRule`. choice_bias,
+    share_scale: float32 [EXPERTS], or None. Of equal scores the lower expert is chosen; a logit that is NaN makes the
+    token's weights NaN. Grid: (T,). Oracle: `kernels.reference.route`, with `without_padding`.
 
     Places of a tile are those of experts, in groups that are filled up to the same power of two.
     """
@@ -84,6 +85,8 @@ def route_kernel(
     if SCALE != 1.0:
         share *= SCALE
     exists = rank < PER_TOKEN
+    if share_scale is not None:
+        share *= tl.load(share_scale + best, mask=exists, other=0.0)
     tl.store(chosen + token * PER_TOKEN + rank, tl.where(used, best, _UNUSED), mask=exists)
     tl.store(weights + token * PER_TOKEN + rank, share, mask=exists)
 
@@ -192,6 +195,7 @@ def route(
     slot_mapping: Tensor,
     rule: RoutingRule = PLAIN_ROUTING,
     choice_bias: Tensor | None = None,
+    share_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`kernels.reference.route` with `without_padding`; experts int32."""
     require_contiguous(logits)
@@ -202,6 +206,7 @@ def route(
         route_kernel[(tokens,)](
             logits,
             choice_bias,
+            share_scale,
             slot_mapping,
             chosen,
             weights,

@@ -153,6 +153,7 @@ def merge_launch(shape: AttentionShape) -> Launch:
         "WINDOW": shape.window,
         "SPLIT": SPLIT_TOKENS,
         "SPLITS": _MERGED_SPLITS,
+        "JOINED": 1,
     }
     return Launch(constexprs, num_warps=1, num_stages=1)
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from kernels.triton.plan import SPLIT_TOKENS
 from kernels.triton.tiles import tile_above
-from kernels.triton.tuning import FEW_QUERY_ROWS, MANY_QUERY_ROWS, Launch
+from kernels.triton.tuning import FEW_QUERY_ROWS, Launch
 
 _LEAST_TILE = 16
 """The least side of a matrix product."""
@@ -20,18 +20,24 @@ _STAGES = 5
 
 _MERGED_SPLITS = 8
 
+JOINED_SPLITS = 2
+"""Splits of a plan that are one here: the partial result of a split has as many numbers as some of its keys, times the
+heads, and is written and read in float32."""
+_SPLIT_TOKENS = JOINED_SPLITS * SPLIT_TOKENS
+
 
 @dataclass(frozen=True, slots=True)
 class LatentTile:
-    """Tokens of KV at a time, packed rows of queries of a chunk, and programs that share a multiprocessor if a decode
-    row has few packed rows."""
+    """Tokens of KV at a time; packed rows of queries of a decode row that has many, and of a chunk; programs that share
+    a multiprocessor if a decode row has few."""
 
     key_tile: int
-    extend_query_tile: int
+    many_query_rows: int
+    extend_query_rows: int
     few_programs: int
 
 
-LATENTS = {2: LatentTile(32, 64, 2), 4: LatentTile(16, 16, 1)}
+LATENTS = {2: LatentTile(32, 32, 64, 2), 4: LatentTile(16, 16, 16, 1)}
 """By bytes of a stored number."""
 
 
@@ -70,15 +76,19 @@ class LatentShape:
 def latent_decode_launch(shape: LatentShape, most_queries: int) -> Launch:
     """The launch for rows of up to `most_queries` tokens. Packed rows that do not fit a tile take several, which read
     the same KV at about the same time."""
+    tile = LATENTS[shape.kv_bytes]
     few = shape.heads * most_queries <= FEW_QUERY_ROWS
-    own = {"SPLIT": SPLIT_TOKENS, "QUERY_TILE": FEW_QUERY_ROWS if few else MANY_QUERY_ROWS}
-    programs = LATENTS[shape.kv_bytes].few_programs if few else 1
-    return Launch(shape.constexprs | own, _WARPS, _STAGES, programs)
+    own = {
+        "JOINED": JOINED_SPLITS,
+        "SPLIT": _SPLIT_TOKENS,
+        "QUERY_TILE": FEW_QUERY_ROWS if few else tile.many_query_rows,
+    }
+    return Launch(shape.constexprs | own, _WARPS, _STAGES, tile.few_programs if few else 1)
 
 
 @lru_cache
 def latent_extend_launch(shape: LatentShape) -> Launch:
-    own = {"QUERY_TILE": LATENTS[shape.kv_bytes].extend_query_tile}
+    own = {"QUERY_TILE": LATENTS[shape.kv_bytes].extend_query_rows}
     return Launch(shape.constexprs | own, _WARPS, _STAGES)
 
 
@@ -89,7 +99,8 @@ def latent_merge_launch(shape: LatentShape) -> Launch:
         "HEAD_DIM": shape.rank,
         "DIM": shape.rank_tile,
         "WINDOW": 0,
-        "SPLIT": SPLIT_TOKENS,
+        "SPLIT": _SPLIT_TOKENS,
         "SPLITS": _MERGED_SPLITS,
+        "JOINED": JOINED_SPLITS,
     }
     return Launch(constexprs, num_warps=4, num_stages=1)

@@ -81,7 +81,7 @@ def _random(stage: Stage, *shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def _check_products(stage: Stage, title: str, latents: Latents, dtype: torch.dtype) -> None:
-    """What multiplies queries, and what makes values."""
+    """Those of queries, and those of values."""
     for outputs, inputs in ((latents.rank, latents.key_dim), (latents.value_dim, latents.rank)):
         weight = _random(stage, latents.heads, outputs, inputs, dtype=dtype) / math.sqrt(inputs)
         product = HeadLinears([ReferenceLinear(each, None) for each in weight])

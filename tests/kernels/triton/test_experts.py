@@ -131,6 +131,18 @@ def test_a_rule_with_a_bias_of_the_choice() -> None:
     assert worst(actual, reference_of(replace(weights, choice_bias=None), x, slots)) > 0.1
 
 
+def test_a_router_with_an_input_of_its_own() -> None:
+    weights = replace(experts_of(8, 3, 64, 32, torch.float32), share_scale=random(8, dtype=torch.float32, seed=3) + 2)
+    x, routed = (random(7, 64, dtype=torch.float32, seed=seed) for seed in (1, 2))
+    slots = torch.arange(7, device=DEVICE)
+    stacked = replace(weights, experts=StackedExperts(weights.experts, x.dtype))
+    actual = mixture.mixture(stacked, x, slots, activation.silu_mul, counts_of(weights), routed)
+    ops = ReferenceOps(DEVICE, x.dtype)
+    expected = ops.mixture(weights, x, slots, reference.silu_mul, counts_of(weights), routed)
+    assert worst(actual, expected) < 1e-5
+    assert worst(actual, reference_of(weights, x, slots)) > 0.1
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_stacked_experts_are_the_experts(format: str) -> None:
     weights = experts_of(3, 2, 128, 128, torch.float16, format, biased=format != "int8")

@@ -14,7 +14,9 @@ from kernels.reference_ops import ReferenceLinear
 from kernels.triton.by_head import HeadLinears
 from kernels.triton.latent_store import rotate_and_store_latents
 from kernels.triton.latents import attend_latents
-from kernels.triton.plan import SPLIT_TOKENS, number_splits, plan_from_metadata
+from kernels.triton.plan import SPLIT_TOKENS as PLANNED_SPLIT_TOKENS
+from kernels.triton.plan import number_splits, plan_from_metadata
+from kernels.triton.tuning_latents import JOINED_SPLITS
 from tests.kernels.triton.attention_cases import FAR_AWAY, Heads, Step, make_step, only_row
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
 
@@ -25,6 +27,7 @@ SCALE = 0.11
 """Of scores: not the one that the dimensions of a key suggest."""
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+SPLIT_TOKENS = JOINED_SPLITS * PLANNED_SPLIT_TOKENS
 LONG = 2 * SPLIT_TOKENS + 75
 
 
@@ -74,6 +77,20 @@ def test_contexts_of_decode_rows(context: int) -> None:
     check([1, 1], [context, 3], Latents())
 
 
+def test_rows_of_any_number_of_splits() -> None:
+    """Those with an odd number of the plan's splits leave one unused, and rows of padding theirs."""
+    contexts = [300, 0, 1, SPLIT_TOKENS, 0, 260, SPLIT_TOKENS + 300]
+    step = step_of([1] * 7, contexts, Latents(2), torch.float32)
+    output = attended(step, Latents(2))
+    for row, context in enumerate(contexts):
+        expected = attended(only_row(step, row), Latents(2)) if context else torch.zeros_like(output[:1])
+        assert torch.equal(output[row : row + 1], expected)
+    there = [row for row, context in enumerate(contexts) if context]
+    kv = step.kv_layer.nan_to_num(0.0)
+    meant = reference_latent.attend_latents(step.query, kv, step.metadata, 16, SCALE)
+    torch.testing.assert_close(output[there], meant[there], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("tokens", "context"), [(2, 8), (8, 8), (8, SPLIT_TOKENS + 3)])
 def test_drafts_see_those_before_them(tokens: int, context: int) -> None:
     check([tokens], [context], Latents(5))
@@ -110,7 +127,7 @@ def test_a_tokens_result_does_not_depend_on_its_chunk() -> None:
 def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     """As a CUDA graph replays it: the same tensors with other contents, and room to spare."""
     shape = Latents()
-    step = step_of([1, 3, 20], [LONG, 30, 50], shape, torch.float32)
+    step = step_of([1, 3, 20], [SPLIT_TOKENS + 75, 30, 50], shape, torch.float32)
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
     roomy = replace(plan, split_capacity=plan.split_capacity + 9, decode_queries=DRAFTED, extend_queries=100)
     again = attend_latents(step.query, step.kv_layer, roomy, shape.rotated, SCALE)

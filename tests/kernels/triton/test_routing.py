@@ -48,6 +48,15 @@ def test_rules(name: str, experts: int, biased: bool, renormalise: bool) -> None
     torch.testing.assert_close(weights, expected_weights, rtol=1e-5, atol=1e-7)
 
 
+def test_shares_scaled_by_their_expert() -> None:
+    logits, scale = random(7, 12, dtype=torch.float32) * 3, random(12, dtype=torch.float32, seed=1) + 2
+    slots = torch.arange(7, device=DEVICE)
+    _, weights = routing.route(logits, 3, True, slots, share_scale=scale)
+    _, expected = route(logits, 3, True, share_scale=scale)
+    torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-7)
+    assert not torch.allclose(weights.sum(dim=1), torch.ones(7, device=DEVICE))
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_broken_logits_of_every_rule(name: str) -> None:
     """NaN stays in its token, whose experts exist; infinite logits of sigmoids are scores of 0 and 1."""

@@ -18,6 +18,7 @@ from tests.support.tiny_models import make_checkpoint
 _SPARSE: Mapping[str, dict[str, object]] = {
     "qwen3_moe": {"mlp_only_layers": []},
     "glm4_moe": {"first_k_dense_replace": 0},
+    "deepseek_v3": {"first_k_dense_replace": 0},
 }
 """Keys of families whose first layer is dense otherwise."""
 
@@ -45,7 +46,7 @@ def _generate(harness: Harness) -> list[list[int]]:
         ("gpt_oss", TRITON_GRAPHS),
         ("glm4_moe", TRITON),
         ("minimax_m2", TRITON_GRAPHS),
-        ("deepseek_v2", TRITON_GRAPHS),
+        ("deepseek_v3", TRITON_GRAPHS),
         pytest.param("llama", *ON_GPU.values, marks=NEEDS_GPU),
     ],
 )
