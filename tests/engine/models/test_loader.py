@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from engine.checkpoints.checkpoint import open_checkpoint
-from engine.models.config import UnsupportedCheckpoint
 from engine.models.loader import load_model
 from kernels.reference_ops import ReferenceEmbedding, ReferenceLinear, ReferenceOps
 from tests.support.tiny_families import TinyFamily
@@ -38,14 +37,3 @@ def test_weights_and_rope_lie_on_the_device_of_the_ops(family: TinyFamily, tmp_p
     places = torch.empty(3, dtype=torch.int64, device=device)
     ropes = [factors.rows(places) for factors in model._ropes.values()]
     assert {tensor.device for tensor in (*weights, *(rope.cos for rope in ropes))} == {device}
-
-
-@pytest.mark.parametrize(("family", "named"), [("gemma4_moe", "norms and scales of experts")])
-def test_what_a_gpu_does_not_compute_is_refused_by_name(family: TinyFamily, named: str, tmp_path: Path) -> None:
-    class OnGpu(ReferenceOps):
-        on_gpu = True
-
-    with pytest.raises(UnsupportedCheckpoint, match=named):
-        load_model(
-            open_checkpoint(make_checkpoint(tmp_path / "model", family)), OnGpu(torch.device("cpu"), torch.float32), 64
-        )
