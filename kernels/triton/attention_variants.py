@@ -22,6 +22,8 @@ from kernels.triton.tuning import (
 from kernels.triton.variants import KernelVariant
 
 _BF16, _FP16, _FP8 = "bf16", "fp16", "fp8e4nv"
+_WARPGROUP_ROWS = 64
+"""Rows of a product of warp groups: PTX ISA, wgmma."""
 _BYTES = {_BF16: 2, _FP16: 2, _FP8: 1}
 
 TYPES = {
@@ -81,6 +83,7 @@ _WHOLE = (
     _model(_BF16, _BF16, 3, 3, 64),
     _model(_BF16, _BF16, 8, 4, 128),
     _model(_BF16, _BF16, 4, 2, 256),
+    _model(_BF16, _BF16, 2, 8, 512),
 )
 """Models with all kernels listed."""
 
@@ -100,6 +103,7 @@ _PLAIN = (
     _model(_BF16, _FP8, 32, 1, 80),
     _model(_BF16, _FP8, 8, 4, 128),
     _model(_BF16, _FP8, 4, 2, 256),
+    _model(_BF16, _FP8, 2, 8, 512),
 )
 """Models with only the kernels listed that read KV for one token and for chunks; the others equal another model's."""
 
@@ -115,7 +119,9 @@ def attention_variants() -> list[KernelVariant]:
 
 def _readers(model: _Model) -> Iterator[KernelVariant]:
     yield _reader(f"decode-{model}", decode, decode_launch(model.shape, 1), model)
-    yield _reader(f"extend-{model}", extend, extend_launch(model.shape), model, warpgroup_matmul=True)
+    launch = extend_launch(model.shape)
+    of_groups = launch.constexprs["QUERY_TILE"] >= _WARPGROUP_ROWS
+    yield _reader(f"extend-{model}", extend, launch, model, warpgroup_matmul=of_groups)
 
 
 def _others(model: _Model) -> Iterator[KernelVariant]:

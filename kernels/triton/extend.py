@@ -14,6 +14,7 @@ from kernels.triton.attention_step import (
     finish_softmax,
     first_visible,
     load_query,
+    query_offsets,
     start_softmax,
 )
 
@@ -176,4 +177,9 @@ def extend(
             True,
         )
         mean, _ = finish_softmax(softmax)
+        if DIM > 256:
+            # Offsets and masks that are held over the loops would spill. Volatile loads compute them again.
+            first_token = tl.load(query_starts + row, volatile=True)
+            tokens = tl.load(query_starts + row + 1, volatile=True) - first_token
+            offsets, exists = query_offsets(first_token, tokens, packed, kv_head, KV_HEADS, GROUP, HEAD_DIM, DIM)
         tl.store(output + offsets, (mean * value_scale).to(output.dtype.element_ty), mask=exists)

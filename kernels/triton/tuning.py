@@ -17,7 +17,8 @@ FEW_QUERY_ROWS, MANY_QUERY_ROWS = 16, 32
 
 MAX_HEAD_DIM = 512
 
-_MERGED_SPLITS = 16
+_MOST_MERGED_SPLITS, _MERGED_NUMBERS = 16, 4096
+"""Splits that are merged at a time, and their numbers, which one warp holds."""
 
 # Of a multiprocessor, and of a thread at the most: compute capability 9.0.
 _REGISTERS, _REGISTERS_OF_THREAD = 64 * 1024, 255
@@ -63,6 +64,9 @@ DECODE = {
     (256, 1): DecodeTile(32, 4, 5, 3, 2),
     (256, 2): DecodeTile(32, 4, 5, 3, 2),
     (256, 4): DecodeTile(16, 8, 5, 1, 1),
+    (512, 1): DecodeTile(16, 8, 5, 2, 1),
+    (512, 2): DecodeTile(16, 8, 5, 2, 1),
+    (512, 4): DecodeTile(16, 8, 5, 1, 1),
 }
 EXTEND = {
     (64, 1): ExtendTile(128, 64, 8, 5),
@@ -74,6 +78,9 @@ EXTEND = {
     (256, 1): ExtendTile(64, 32, 8, 5),
     (256, 2): ExtendTile(128, 32, 8, 5),
     (256, 4): ExtendTile(16, 16, 8, 5),
+    (512, 1): ExtendTile(32, 32, 8, 5),  # 64 rows of queries, which warp groups need, would spill
+    (512, 2): ExtendTile(64, 16, 8, 5),  # three tiles each of 32 keys and values would not fit a program
+    (512, 4): ExtendTile(16, 16, 8, 5),
 }
 
 
@@ -152,7 +159,7 @@ def merge_launch(shape: AttentionShape) -> Launch:
         "DIM": shape.padded_dim,
         "WINDOW": shape.window,
         "SPLIT": SPLIT_TOKENS,
-        "SPLITS": _MERGED_SPLITS,
+        "SPLITS": min(_MOST_MERGED_SPLITS, _MERGED_NUMBERS // shape.padded_dim),
         "JOINED": 1,
     }
     return Launch(constexprs, num_warps=1, num_stages=1)

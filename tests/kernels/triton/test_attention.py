@@ -37,10 +37,19 @@ def check(step: Step, window: int | None = None) -> None:
     torch.testing.assert_close(attended(step, window), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("dim", [32, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("dim", [32, 64, 80, 96, 128, 256, 512])
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
 def test_any_head_dimension(dim: int, dtype: torch.dtype) -> None:
     check(make_step([1, 2, 20], [33, 17, 70], Heads(kv=1, group=2, dim=dim), dtype=dtype))
+
+
+def test_heads_of_512_dimensions_over_several_splits() -> None:
+    """Rows of several splits, and drafts of 8 heads, which take more than one tile."""
+    lens, contexts = [1, 5, 9], [SPLIT_TOKENS + 75, SPLIT_TOKENS + 3, 20]
+    step = make_step(lens, contexts, Heads(kv=1, group=8, dim=512), dtype=torch.bfloat16)
+    check(step)
+    for row, mine in enumerate(attended(step).split(lens)):
+        assert torch.equal(attended(only_row(step, row)), mine)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice encountered")  # the interpreter, on the broken head
@@ -214,8 +223,8 @@ def test_layouts_that_kernels_do_not_read_are_refused() -> None:
         attended(Step(step.query, step.kv_layer.transpose(1, 2).contiguous().transpose(1, 2), step.metadata))
     with pytest.raises(ValueError, match="multiples of 16"):
         attended(make_step([1], [5], Heads(dim=72)))
-    with pytest.raises(ValueError, match="256 dimensions at the most"):
-        attended(make_step([1], [5], Heads(dim=272)))
+    with pytest.raises(ValueError, match="512 dimensions at the most"):
+        attended(make_step([1], [5], Heads(dim=528)))
     with pytest.raises(ValueError, match="do not go with"):
         attended(Step(step.query[:, :3].contiguous(), step.kv_layer, step.metadata))
 
