@@ -1,5 +1,8 @@
 """Decode and extend attention: rows of all kinds, dtypes, head dimensions, windows; a row alone and among others."""
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -40,6 +43,7 @@ def run_dimensions(stage: Stage) -> None:
     for heads in stage.scale.head_dims:
         _check(stage, heads, model_dtype)
         _check(stage, heads, model_dtype, scales=_SCALES)
+    stage.attempt("layers of a pool", lambda: _check_pool(stage, stage.scale.head_dims, model_dtype))
 
 
 def attended(
@@ -115,3 +119,18 @@ def _check_alone(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:
         name = f"attention of {lens[row]} tokens of {contexts[row]} alone"
         largest = float((alone.float() - mine.float()).abs().max())
         stage.checked(name, share_that_differs(alone, mine), 0.0, f"the same as among others, differs by {largest:.3g}")
+
+
+def _check_pool(stage: Stage, layers: Sequence[Heads], dtype: torch.dtype) -> None:
+    """Layers whose heads differ, in the blocks of one pool: of each, the bits that it has by itself."""
+    lens, contexts = rows_of("mixed", stage.scale.long_context, stage.scale.chunk)
+    steps = []
+    for heads in layers:
+        generator = torch.Generator(stage.device).manual_seed(1)  # the same blocks in each layer
+        steps.append(make_step(lens, contexts, heads, dtype, generator))
+    pool = torch.cat([step.kv_layer.flatten(1) for step in steps], dim=1)
+    starts = itertools.accumulate((step.kv_layer[0].numel() for step in steps), initial=0)
+    for heads, start, step in zip(layers, starts, steps, strict=False):
+        of_layer = pool[:, start : start + step.kv_layer[0].numel()].view(step.kv_layer.shape)
+        differs = share_that_differs(attended(replace(step, kv_layer=of_layer)), attended(step))
+        stage.checked(f"attention, {heads} in a pool", differs, 0.0, "must be the same as by itself")

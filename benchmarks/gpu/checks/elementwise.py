@@ -23,16 +23,23 @@ _Gate = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Rotation:
-    """Heads, their dimension, how much of it rotates, and whether heads are normed."""
+    """Heads, their dimension, how much of it rotates, and whether heads are normed, and values, too."""
 
     queries: int
     kv_heads: int
     dim: int
     rotated: int
     normed: bool = False
+    value_normed: bool = False
 
     def __str__(self) -> str:
-        return f"{self.queries}/{self.kv_heads} heads of {self.dim}, {self.rotated} rotated" + ", normed" * self.normed
+        normed = ", normed" * self.normed + " with values" * self.value_normed
+        return f"{self.queries}/{self.kv_heads} heads of {self.dim}, {self.rotated} rotated{normed}"
+
+    def norms(self, weights: Tensor) -> HeadNorms | None:
+        """Of weights [3, D]."""
+        query, key, value = weights
+        return HeadNorms(query, key, _EPS, value=value if self.value_normed else None) if self.normed else None
 
 
 _ROTATIONS = (
@@ -40,6 +47,8 @@ _ROTATIONS = (
     _Rotation(32, 8, 128, 128, True),
     _Rotation(9, 3, 64, 32),
     _Rotation(4, 4, 96, 96),
+    _Rotation(16, 8, 256, 256, True, True),
+    _Rotation(8, 1, 512, 512, True, True),
 )
 _WIDTHS = (576, 2048, 4096)
 
@@ -55,6 +64,8 @@ def run(stage: Stage) -> None:
         for case in _ROTATIONS:
             title = f"rotate and store, {case}, {named}"
             stage.attempt(title, partial(_check_rotation, stage, title, case, rows, dtype, None))
+            title = f"rotate queries, {case}, {named}"
+            stage.attempt(title, partial(_check_queries, stage, title, case, rows, dtype))
     if stage.scale.fp8_stores:
         title = f"rotate and store in fp8, {_ROTATIONS[0]}"
         stage.attempt(
@@ -121,21 +132,18 @@ def _check_rotation(
 ) -> None:
     device, heads = stage.device, case.queries + 2 * case.kv_heads
     qkv = _random(stage, tokens, heads, case.dim, dtype=dtype)
-    angles = 3 * _random(stage, tokens, 1, case.rotated // 2, dtype=torch.float32)
-    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
-    weights = _random(stage, 2, case.dim, dtype=dtype)
-    head_norms = HeadNorms(weights[0], weights[1], _EPS) if case.normed else None
+    rope = _rope(stage, case, tokens, dtype)
+    weights = _random(stage, 3, case.dim, dtype=dtype)
     num_blocks = tokens // BLOCK_TOKENS + 3
     slots = torch.randperm(num_blocks * BLOCK_TOKENS, generator=stage.generator, device=device)[:tokens]
     slots[tokens // 2] = -1
     shape = (num_blocks, BLOCK_TOKENS, 2, case.kv_heads, case.dim)
     stored = torch.full(shape, math.nan, device=device).to(torch.float8_e4m3fn if scales else dtype)
     with poisoned_memory():
-        query = rotary.rotate_and_store(qkv, head_norms, rope, stored, slots, scales)
+        query = rotary.rotate_and_store(qkv, case.norms(weights), rope, stored, slots, scales)
     kept = torch.zeros(shape, dtype=torch.float64, device=device)
-    wide_norms = HeadNorms(weights[0].double(), weights[1].double(), _EPS) if case.normed else None
     wide_rope = RopeRows(rope.cos.double(), rope.sin.double())
-    expected = reference.rotate_and_store(qkv.double(), wide_norms, wide_rope, kept, slots)
+    expected = reference.rotate_and_store(qkv.double(), case.norms(weights.double()), wide_rope, kept, slots)
     written = slots[slots >= 0]
     actual = stored.float().flatten(0, 1)[written].double()
     tolerance = TOLERANCE[dtype]
@@ -148,6 +156,22 @@ def _check_rotation(
     untouched[written] = False
     strays = stored.float().flatten(0, 1)[untouched].isfinite().double().mean()
     stage.checked(f"{title}, slots of nobody", float(strays), 0.0, "must stay as they were")
+
+
+def _check_queries(stage: Stage, title: str, case: _Rotation, tokens: int, dtype: torch.dtype) -> None:
+    """Of a layer that has the keys and values of another."""
+    query, rope = _random(stage, tokens, case.queries, case.dim, dtype=dtype), _rope(stage, case, tokens, dtype)
+    weights = _random(stage, 3, case.dim, dtype=dtype)
+    with poisoned_memory():
+        rotated = rotary.rotate(query, case.norms(weights), rope)
+    wide_rope = RopeRows(rope.cos.double(), rope.sin.double())
+    expected = reference.rotate(query.double(), case.norms(weights.double()), wide_rope)
+    stage.checked(title, worst_row_error(rotated, expected), TOLERANCE[dtype])
+
+
+def _rope(stage: Stage, case: _Rotation, tokens: int, dtype: torch.dtype) -> RopeRows:
+    angles = 3 * _random(stage, tokens, 1, case.rotated // 2, dtype=torch.float32)
+    return RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
 
 
 def _check_blocks(stage: Stage, title: str, dtype: torch.dtype) -> None:
