@@ -6,6 +6,7 @@ from typing import NoReturn
 import pytest
 import torch
 
+from engine.models.transformer import scaled
 from kernels.triton.ops import TritonOps
 from tests.kernels.triton.model_steps import NUM_BLOCKS, loaded, metadata
 from tests.support.kernel_tensors import DEVICE
@@ -35,3 +36,14 @@ def test_a_forward_pass_makes_no_tensor_from_the_host(
     for name in ("tensor", "as_tensor", "from_numpy"):
         monkeypatch.setattr(torch, name, upload)
     step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("factor", [0.1, 3.0, 53.66563145999496, 1 / 3, 1e-3])
+def test_a_factor_gives_the_bits_of_a_tensor_of_the_dtype(factor: float, dtype: torch.dtype) -> None:
+    """Of every number of 16 bits, and of as many of 32."""
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int16)
+    x = x.view(dtype) if dtype.itemsize == 2 else (x.int() * 65_519).view(dtype)
+    x = x.to(DEVICE)
+    expected = x * torch.tensor(factor, dtype=dtype, device=DEVICE)
+    assert torch.equal(scaled(x, factor).nan_to_num(7.0), expected.nan_to_num(7.0))

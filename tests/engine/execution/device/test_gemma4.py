@@ -3,15 +3,17 @@ drafts and replays."""
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.models.transformer import Transformer
 from engine.speculation import FixedDepth, Speculator
 from tests.engine.execution.device.harness import DRAFT_GRAPHS, REFERENCE, TRITON_GRAPHS, load_reference, load_triton
-from tests.engine.execution.draft_cases import TOGGLES, assert_same, mixed, proposer_of, without
+from tests.engine.execution.draft_cases import SEEDED, TOGGLES, assert_same, mixed, proposer_of, usage_of, without
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, prompt
 from tests.support.tiny_families import TinyFamily
+from tests.support.tiny_models import make_checkpoint
 
 FAMILIES: tuple[TinyFamily, ...] = ("gemma4", "gemma4_moe", "gemma4_shared")
 
@@ -33,13 +35,25 @@ def test_text_equals_the_cpus(tiny_folders: dict[str, Path], family: str, toggle
     assert_same(dict(harness.run(preempt_every=3 if toggle == "preempted" else None)), expected)
 
 
-@pytest.mark.parametrize("family", ["gemma4", "gemma4_shared"])
-def test_text_by_the_kernels(tiny_folders: dict[str, Path], family: str) -> None:
-    def answers(model: Transformer, make_runner: MakeRunner) -> list[list[int]]:
-        harness = Harness(model, make_runner=make_runner, max_running=2, chunk_tokens=17)
-        for length in (21, 5):
-            harness.add(prompt(length), GREEDY, max_tokens=4)
-        return [generated.tokens for generated in harness.run().values()]
+LAYERS = ["sliding_attention", "full_attention", "full_attention"]
+SHALLOW = {"num_hidden_layers": 2, "layer_types": LAYERS[:2]}
+SHARED = {"num_hidden_layers": 3, "layer_types": LAYERS, "num_kv_shared_layers": 1}
 
-    folder = tiny_folders[family]
-    assert answers(load_triton(folder), TRITON_GRAPHS) == answers(model_of(folder), REFERENCE)
+
+@pytest.mark.parametrize(("family", "shape"), [("gemma4", SHALLOW), ("gemma4_moe", SHALLOW), ("gemma4_shared", SHARED)])
+def test_text_by_the_kernels(family: TinyFamily, shape: dict[str, Any], tmp_path: Path) -> None:
+    """Chunks, replays, a fork whose last block is copied, and a prefix hit."""
+
+    def answers(model: Transformer, make_runner: MakeRunner) -> tuple[list[list[int]], int]:
+        harness = Harness(model, make_runner=make_runner, max_running=2, chunk_tokens=17)
+        parent = harness.add(prompt(21), GREEDY, max_tokens=4)
+        harness.add(prompt(21), SEEDED, max_tokens=3, fork_of=parent)
+        harness.run()
+        harness.add(prompt(21), GREEDY, max_tokens=2)
+        usage = usage_of(harness.run()["2"])
+        return [generated.tokens for generated in harness.results.values()], usage.cached_tokens
+
+    folder = make_checkpoint(tmp_path / family, family, **shape)
+    texts, cached_tokens = answers(load_triton(folder), TRITON_GRAPHS)
+    assert (texts, cached_tokens) == answers(load_reference(folder), REFERENCE)
+    assert cached_tokens == 16
