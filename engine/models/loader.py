@@ -110,6 +110,9 @@ def _check_gpu(config: ModelConfig) -> None:
     if config.latent is not None and config.latent.stored.dim % 16:
         sizes = f"a rank of {config.latent.rank} and {config.latent.rotated} rotated dimensions"
         raise UnsupportedCheckpoint(f"latent attention: {sizes}: together not a multiple of 16; use device cpu")
+    for heads in config.kv_heads:
+        if config.latent is None and heads.dim % 16:
+            raise UnsupportedCheckpoint(f"head_dim: {heads.dim} is not a multiple of 16; use device cpu")
 
 
 def _check_latent_kv(backend: Mapping[str, str | int | float]) -> None:
@@ -303,7 +306,7 @@ class _Assembler(Generic[V, L, E]):
             expert_norms=self._expert_norms(f"{prefix}.mlp") if config.is_sparse(index) else None,
             scalar=float(self._pop(f"{prefix}.layer_scalar")[0]) if config.layer_scalars else 1.0,
             layer_input=self._layer_input(prefix) if config.layer_input_size else None,
-            kv_scales=self._kv_scales.get(index),
+            kv_scales=self._kv_scales.get(config.kv_sources[index] if config.kv_sources else index),
         )
 
     def _layer_input(self, prefix: str) -> LayerInput[V, L]:

@@ -14,9 +14,11 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.kv_groups import group_layers, mixed_blocks, one_group
+from engine.models.loader import load_model
 from engine.request import SamplingParams
 from gateway.config.settings import Settings
 from gateway.process.model_memory import size_of
+from kernels.arrays import BFLOAT16
 from kernels.cpu.native.library import load
 from kernels.cpu.native_ops import NativeOps
 from kernels.layout import HeadShape, block_numbers
@@ -26,6 +28,15 @@ from tests.support.tiny_models import make_checkpoint
 
 GEMMA4: tuple[TinyFamily, ...] = ("gemma4", "gemma4_moe", "gemma4_shared")
 native = pytest.mark.skipif(load() is None, reason="the native library is not built: make install, with a C++ compiler")
+
+
+def test_a_gpu_refuses_heads_that_its_kernels_do_not_read(tmp_path: Path) -> None:
+    class OnGpu:
+        on_gpu, dtype = True, BFLOAT16
+
+    folder = make_checkpoint(tmp_path / "model", "gemma4", global_head_dim=40)
+    with pytest.raises(UnsupportedCheckpoint, match="head_dim: 40 is not a multiple of 16; use device cpu"):
+        load_model(open_checkpoint(folder), OnGpu(), 64)  # type: ignore[arg-type]
 
 
 def rewritten(folder: Path, **changes: Any) -> Path:

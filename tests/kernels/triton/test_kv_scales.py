@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kernels import reference
-from kernels.layout import BLOCK_TOKENS
+from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
 from kernels.ops import AttentionPlan, HeadNorms, RopeRows
 from kernels.reference_ops import ReferenceOps, ReferencePlan
 from kernels.triton.ops import TritonOps
@@ -35,6 +35,10 @@ class Fp8Reference(ReferenceOps):
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
         shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
+        return torch.zeros(shape, dtype=torch.float8_e4m3fn, device=self.device)
+
+    def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Tensor:
+        shape = (1, num_blocks, blocks.starts(block_numbers)[1])
         return torch.zeros(shape, dtype=torch.float8_e4m3fn, device=self.device)
 
     def rotate_and_store(
@@ -67,14 +71,18 @@ def made(tmp_path: Path) -> Made:
     source = make_checkpoint(tmp_path / "plain", "llama", **SHAPE)
 
     def make(scales: Mapping[int, KVScales]) -> Path:
-        prefixes = {f"model.layers.{layer}.self_attn": of_layer for layer, of_layer in scales.items()}
-        extra = {f"{prefix}.k_scale": np.array([each.key], np.float32) for prefix, each in prefixes.items()}
-        extra |= {f"{prefix}.v_scale": np.array([each.value], np.float32) for prefix, each in prefixes.items()}
-        folder = tmp_path / f"scales-{len(list(tmp_path.iterdir()))}"
-        write(folder, source, replace(CASE, config={**CASE.config, "kv_cache_scheme": SCHEME}, extra=extra))
-        return folder
+        return with_scales(source, tmp_path / f"scales-{len(list(tmp_path.iterdir()))}", scales)
 
     return make
+
+
+def with_scales(source: Path, folder: Path, scales: Mapping[int, KVScales]) -> Path:
+    """A quantised copy with these scales of layers."""
+    prefixes = {f"model.layers.{layer}.self_attn": of_layer for layer, of_layer in scales.items()}
+    extra = {f"{prefix}.k_scale": np.array([each.key], np.float32) for prefix, each in prefixes.items()}
+    extra |= {f"{prefix}.v_scale": np.array([each.value], np.float32) for prefix, each in prefixes.items()}
+    write(folder, source, replace(CASE, config={**CASE.config, "kv_cache_scheme": SCHEME}, extra=extra))
+    return folder
 
 
 @pytest.fixture(autouse=True)
@@ -111,5 +119,18 @@ def test_layers_without_scales_have_those_of_the_table(made: Made) -> None:
 
 def test_kv_in_the_models_dtype_has_none(made: Made) -> None:
     scales = {layer: KVScales(1e-4, 1e-4) for layer in (0, 1)}
-    with_scales, without = (logits_of(loaded(made(each), TritonOps(DEVICE, torch.float32))) for each in (scales, {}))
-    assert torch.equal(with_scales, without)
+    scaled, without = (logits_of(loaded(made(each), TritonOps(DEVICE, torch.float32))) for each in (scales, {}))
+    assert torch.equal(scaled, without)
+
+
+def test_layers_that_share_kv_read_it_by_the_scales_of_its_layer(tmp_path: Path) -> None:
+    """Of layers with heads of their own in one pool. Scales of a layer without keys and values mean nothing."""
+    source = make_checkpoint(tmp_path / "plain", "gemma4_shared", hidden_size_per_layer_input=32)
+    scales = {layer: KVScales(0.01 * (layer + 1), 0.03 * (layer + 1)) for layer in range(3)}
+    cases = {"own": {}, "repeated": {3: scales[1], 4: scales[2]}, "idle": {4: KVScales(7.0, 9.0)}}
+    folders = {name: with_scales(source, tmp_path / name, scales | others) for name, others in cases.items()}
+    expected, *others = (logits_of(loaded(folder, Fp8Reference(DEVICE, torch.float32))) for folder in folders.values())
+    assert all(torch.equal(other, expected) for other in others)
+    actual = logits_of(loaded(folders["idle"], TritonOps(DEVICE, torch.float32, UNSCALED)))
+    plain = logits_of(loaded(folders["own"], ReferenceOps(DEVICE, torch.float32)))
+    assert (actual - expected).norm() < 0.3 * (expected - plain).norm()
