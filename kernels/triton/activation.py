@@ -1,6 +1,7 @@
-"""Gated activations of MLPs: SiLU of one half times the other (SwiGLU, Shazeer, arXiv 2002.05202), and gpt-oss's, which
-clamps both (arXiv 2508.10925). And of attention: its output times a sigmoid."""
+"""Gated activations of MLPs: SiLU or GELU of one half times the other (SwiGLU and GEGLU, Shazeer, arXiv 2002.05202),
+and gpt-oss's, which clamps both (arXiv 2508.10925). And of attention: its output times a sigmoid."""
 
+import math
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from kernels.reference import CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_SLOPE
 from kernels.triton.tiles import MOVED_TILE, require_contiguous, warps_for
 
 _LIMIT, _SLOPE = tl.constexpr(CLAMPED_SWIGLU_LIMIT), tl.constexpr(CLAMPED_SWIGLU_SLOPE)
+_GELU_SLOPE, _GELU_CUBIC = tl.constexpr(2 * math.sqrt(2 / math.pi)), tl.constexpr(0.044715)
 
 
 @triton.jit
@@ -39,6 +41,25 @@ def silu_mul_kernel(gate_up, output, WIDTH: tl.constexpr, TILE: tl.constexpr):
     e = tl.exp(-tl.abs(wide))
     silu = (wide * tl.where(wide < 0, e, 1.0) / (1.0 + e)).to(gate.dtype)
     product = silu.to(tl.float32) * up.to(tl.float32)
+    tl.store(output + row * WIDTH + column, product.to(gate.dtype), mask=exists)
+
+
+@triton.jit
+def gelu_mul_kernel(gate_up, output, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """GELU, in its tanh form, of gate_up [T, 2 WIDTH]'s first half times its second, into output [T, WIDTH].
+
+    Grid (T, tiles of WIDTH). (1 + tanh(x)) / 2 is sigmoid(2 x). As in the reference, the GELU is rounded before it is
+    multiplied. Oracle: `kernels.reference.gelu_mul`.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    exists = column < WIDTH
+    gates = gate_up + row * (2 * WIDTH) + column
+    gate = tl.load(gates, mask=exists, other=0.0)
+    up = tl.load(gates + WIDTH, mask=exists, other=0.0)
+    wide = gate.to(tl.float32)
+    gelu = (wide * sigmoid((wide + wide * wide * wide * _GELU_CUBIC) * _GELU_SLOPE)).to(gate.dtype)
+    product = gelu.to(tl.float32) * up.to(tl.float32)
     tl.store(output + row * WIDTH + column, product.to(gate.dtype), mask=exists)
 
 
@@ -90,6 +111,11 @@ def clamped_swiglu_mul_kernel(gate_up, output, WIDTH: tl.constexpr, TILE: tl.con
 def silu_mul(gate_up: Tensor) -> Tensor:
     """`kernels.reference.silu_mul` of [T, 2F]; returns [T, F]."""
     return _multiplied(silu_mul_kernel, gate_up)
+
+
+def gelu_mul(gate_up: Tensor) -> Tensor:
+    """`kernels.reference.gelu_mul` of [T, 2F]; returns [T, F]."""
+    return _multiplied(gelu_mul_kernel, gate_up)
 
 
 def clamped_swiglu_mul(gate_up: Tensor) -> Tensor:

@@ -34,7 +34,11 @@ class _Heads:
 
 
 _WIDTHS = (576, 4096, 16_384)
-_GATES = {"silu-mul": activation.silu_mul_kernel, "clamped-swiglu-mul": activation.clamped_swiglu_mul_kernel}
+_GATES = {
+    "silu-mul": activation.silu_mul_kernel,
+    "gelu-mul": activation.gelu_mul_kernel,
+    "clamped-swiglu-mul": activation.clamped_swiglu_mul_kernel,
+}
 _HEADS = (
     _Heads(32, 8, 64, 64),
     _Heads(32, 32, 80, 32),

@@ -95,6 +95,9 @@ class TritonOps(ReferenceOps):
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_mul(gate_up)
 
+    def gelu_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.gelu_mul(gate_up)
+
     def sigmoid_mul(self, x: Tensor, gate: Tensor) -> Tensor:
         return activation.sigmoid_mul(x, gate)
 

@@ -18,6 +18,7 @@ from kernels.weights import KVScales
 
 _EPS = 1e-5
 _SCALES = KVScales(key=0.25, value=0.5)
+_Gate = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +88,14 @@ def _check_add_rms_norm(stage: Stage, title: str, rows: int, width: int, dtype: 
     stage.checked(f"{title}, the sum", worst_row_error(kept, total), TOLERANCE[dtype])
 
 
-def _check_silu_mul(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
-    gate_up = _random(stage, rows, 2 * width, dtype=dtype)
-    with poisoned_memory():
-        output = activation.silu_mul(gate_up)
-    stage.checked(title, worst_row_error(output, reference.silu_mul(gate_up.double())), TOLERANCE[dtype])
-
-
-def _check_clamped_swiglu_mul(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
+def _check_gate(
+    kernel: _Gate, meaning: _Gate, stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype
+) -> None:
+    """Of numbers large enough that some are clamped."""
     gate_up = 5 * _random(stage, rows, 2 * width, dtype=dtype)
     with poisoned_memory():
-        output = activation.clamped_swiglu_mul(gate_up)
-    stage.checked(title, worst_row_error(output, reference.clamped_swiglu_mul(gate_up.double())), TOLERANCE[dtype])
+        output = kernel(gate_up)
+    stage.checked(title, worst_row_error(output, meaning(gate_up.double())), TOLERANCE[dtype])
 
 
 def _check_embed(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
@@ -112,8 +109,9 @@ def _check_embed(stage: Stage, title: str, rows: int, width: int, dtype: torch.d
 _ROW_CHECKS: dict[str, Callable[[Stage, str, int, int, torch.dtype], None]] = {
     "norm": _check_rms_norm,
     "sum and norm": _check_add_rms_norm,
-    "gate": _check_silu_mul,
-    "clamped gate": _check_clamped_swiglu_mul,
+    "gate": partial(_check_gate, activation.silu_mul, reference.silu_mul),
+    "GELU gate": partial(_check_gate, activation.gelu_mul, reference.gelu_mul),
+    "clamped gate": partial(_check_gate, activation.clamped_swiglu_mul, reference.clamped_swiglu_mul),
     "embedding": _check_embed,
 }
 
