@@ -23,7 +23,8 @@ _SINKS_WINDOW = 128
 
 
 def run(stage: Stage) -> None:
-    """The measured head shape: every dtype, fp8, a window, sinks, and rows that must not know of one another."""
+    """The measured head shape: every dtype, fp8, a window, sinks, rows that must not know of one another, and blocks
+    with other layers in them."""
     heads = stage.scale.attention_heads
     for dtype in stage.scale.dtypes:
         _check(stage, heads, dtype)
@@ -32,6 +33,7 @@ def run(stage: Stage) -> None:
     _check(stage, heads, model_dtype, scales=_SCALES)
     _check(stage, heads, model_dtype, window=_SINKS_WINDOW, with_sinks=True)
     stage.attempt("a row alone", lambda: _check_alone(stage, heads, model_dtype))
+    stage.attempt("mixed blocks", lambda: _check_mixed_blocks(stage, heads, model_dtype))
 
 
 def run_dimensions(stage: Stage) -> None:
@@ -115,3 +117,13 @@ def _check_alone(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:
         name = f"attention of {lens[row]} tokens of {contexts[row]} alone"
         largest = float((alone.float() - mine.float()).abs().max())
         stage.checked(name, share_that_differs(alone, mine), 0.0, f"the same as among others, differs by {largest:.3g}")
+
+
+def _check_mixed_blocks(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:
+    lens, contexts = rows_of("mixed", stage.scale.long_context, stage.scale.chunk)
+    step = make_step(lens, contexts, heads, dtype, stage.generator)
+    for scales in (None, _SCALES):
+        own = step if scales is None else in_fp8(step, scales)[0]
+        differs = share_that_differs(attended(own.in_mixed_blocks(), scales=scales), attended(own, scales=scales))
+        name = "attention in mixed blocks" + (", fp8 KV" if scales else "")
+        stage.checked(name, differs, 0.0, "the same as in blocks of its own")
