@@ -13,11 +13,12 @@ from kernels.reference_ops import ReferenceOps
 from kernels.triton import activation
 from kernels.triton.mixture import mixture
 from kernels.triton.routing import route
-from kernels.weights import RoutingRule
+from kernels.weights import PLAIN_ROUTING, RoutingRule
 
 _ROUTED = (96, 6)
 """Experts, and those of a token."""
 _RULES = {
+    "a router whose shares are scaled": PLAIN_ROUTING,
     "a sigmoid router": RoutingRule("sigmoid", 2.5),
     "a sigmoid router with groups": RoutingRule("sigmoid", 2.5, groups=8, groups_per_token=4, group_best=2),
     "a softmax router with groups": RoutingRule("softmax", 16.0, groups=8, groups_per_token=3),
@@ -77,13 +78,15 @@ def _check_experts(stage: Stage, title: str, kind: ProductKind, dtype: torch.dty
 
 
 def _check_routing(stage: Stage, title: str, rule: RoutingRule) -> None:
-    """Shares are those of the chosen experts; of two scores that nearly tie, either may be chosen."""
+    """Shares are those of the chosen experts; of two scores that nearly tie, either may be chosen. By the plain rule
+    they are scaled, as in Gemma 4; by the others the choice has a bias."""
     tokens, (experts, per_token) = stage.scale.checked_mixture[0], _ROUTED
-    logits, bias = 3 * _random(stage, tokens, experts), _random(stage, experts)
+    logits, of_experts = 3 * _random(stage, tokens, experts), _random(stage, experts)
+    bias, scale = (None, of_experts) if rule == PLAIN_ROUTING else (of_experts, None)
     slots = torch.zeros(tokens, dtype=torch.int64, device=stage.device)
     with poisoned_memory():
-        chosen, shares = route(logits, per_token, True, slots, rule, bias)
-    expected, expected_shares = reference.route(logits, per_token, True, rule, bias)
+        chosen, shares = route(logits, per_token, True, slots, rule, bias, scale)
+    expected, expected_shares = reference.route(logits, per_token, True, rule, bias, scale)
     same = (chosen == expected).all(dim=1)
     stage.checked(title, 1 - float(same.double().mean()), 0.01, "of the tokens have other experts")
     stage.checked(f"{title}, shares", worst_row_error(shares[same], expected_shares[same]), TOLERANCE[torch.float32])
