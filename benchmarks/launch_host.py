@@ -20,7 +20,7 @@ from benchmarks.scheduler_step import decoding_scheduler
 from engine.execution.device.runner import DeviceRunner
 from engine.models.transformer import Transformer
 from engine.scheduling.plan import PendingStep, StepPlan
-from kernels.step import StepOps, StepTensors
+from kernels.step import StepOps, StepShape, StepTensors
 
 PROMISE_MS = 1.0
 _VOCABULARY, _HIDDEN = 1_000, 8
@@ -43,6 +43,7 @@ class _Model:
 
     ops = _Ops()
     config = SimpleNamespace(vocab_size=_VOCABULARY, linear=None)
+    expert_tokens = torch.zeros(0, dtype=torch.int64)
 
     def allocate_kv(self, num_blocks: int) -> torch.Tensor:
         return torch.zeros(1)
@@ -57,7 +58,7 @@ class _Model:
 class _StepOps:
     """The ops around the model's pass, which leave everything as it is."""
 
-    def derive(self, rows: torch.Tensor, sequences: object, out: StepTensors, most_queries: int) -> None:
+    def derive(self, rows: torch.Tensor, sequences: object, out: StepTensors, shape: StepShape) -> None:
         out.ends.zero_()
 
     def finite_rows(self, hidden: torch.Tensor, query_starts: torch.Tensor) -> torch.Tensor:

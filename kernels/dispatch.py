@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from kernels.arrays import DtypeName
 from kernels.cpu.cores import usable_cores
 from kernels.cpu.native_ops import NativeOps, computes_natively
-from kernels.gpu import cuda_flaw
+from kernels.gpu import cuda_flaw, missing_for_floats8
 
 if TYPE_CHECKING:
     from kernels.ops import Ops
@@ -59,7 +59,10 @@ def select_ops(
         raise DeviceUnavailable(f"device cuda needs {flaw}")
     if kv_dtype == "int8":
         raise DeviceUnavailable("kv_dtype int8 is for a CPU: a GPU keeps KV as it is computed, or in fp8")
-    return _triton(dtype, threads, fp8_kv=kv_dtype == "fp8")
+    missing = missing_for_floats8()
+    if kv_dtype == "fp8" and missing is not None:
+        raise DeviceUnavailable(f"kv_dtype fp8 needs {missing}")
+    return _triton(dtype, threads, fp8_kv=kv_dtype == "fp8", floats8=missing is None)
 
 
 def takes_gpu(device: Device = "auto") -> bool:
@@ -84,7 +87,7 @@ def _torch_on_cpu(dtype: DtypeName | None, threads: int | None) -> "Ops":
     return CpuOps(probe(None if dtype is None else getattr(torch, dtype), threads))
 
 
-def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "Ops":
+def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool, floats8: bool) -> "Ops":
     import torch
 
     from kernels.triton.ops import TritonOps
@@ -97,7 +100,7 @@ def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool) -> "O
     # For layers that come with no scales of their own: e4m3 reaches to 448, keys and values hardly to a tenth.
     scales = KVScales(key=1.0, value=1.0) if fp8_kv else None
     device = torch.device("cuda", torch.cuda.current_device())
-    return TritonOps(device, getattr(torch, dtype or "bfloat16"), scales)
+    return TritonOps(device, getattr(torch, dtype or "bfloat16"), scales, floats8=floats8)
 
 
 def gpu_memory_bytes(device: Device = "auto") -> int | None:

@@ -28,6 +28,8 @@ class Version(NamedTuple):
 
 LEAST_CAPABILITY = Version(8, 0)
 """The first with tensor cores for bfloat16."""
+FLOATS8_CAPABILITY = Version(8, 9)
+"""The first with instructions for e4m3."""
 
 
 def missing_for_cuda() -> str | None:
@@ -47,6 +49,16 @@ def missing_for_cuda() -> str | None:
         name = torch.cuda.get_device_name()
         return f"a GPU of compute capability {LEAST_CAPABILITY} or more: {name} has {capability}"
     return None
+
+
+def missing_for_floats8() -> str | None:
+    """The requirement that a usable GPU misses to compute in e4m3; None if it does."""
+    import torch
+
+    capability = Version(*torch.cuda.get_device_capability())
+    if capability >= FLOATS8_CAPABILITY:
+        return None
+    return f"a GPU of compute capability {FLOATS8_CAPABILITY} or more: {torch.cuda.get_device_name()} has {capability}"
 
 
 @lru_cache(maxsize=1)

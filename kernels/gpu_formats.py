@@ -12,10 +12,11 @@ _ROUNDED_GROUPS = {"int8": _GROUPS, "int4": (32,)}
 """Groups in which numbers are rounded; in 4 bits as small as a CPU's, as larger ones have a larger error."""
 
 
-def takes(format: str, in_features: int) -> bool:
-    """Whether a kernel computes with weights of that format, as in `kernels.weights.StoredWeight`, and width."""
+def takes(format: str, in_features: int, *, floats8: bool = True) -> bool:
+    """Whether a kernel computes with weights of that format, as in `kernels.weights.StoredWeight`, and width.
+    `floats8`: whether the GPU computes in e4m3."""
     if format in (E4M3_BLOCKS, "fp8"):
-        return in_features % _E4M3_INPUTS == 0
+        return floats8 and in_features % _E4M3_INPUTS == 0
     if format == MXFP4:
         return in_features % BLOCK_INPUTS == 0
     if format in _ROUNDED_GROUPS:

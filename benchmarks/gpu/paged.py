@@ -44,6 +44,14 @@ class PagedStep:
         )
         return PagedStep(self.query[tokens].clone(), self.kv_layer, alone)
 
+    def in_mixed_blocks(self) -> "PagedStep":
+        """The same step with its KV as a layer of a pool of mixed heads, whose other numbers are NaN."""
+        kv, size = self.kv_layer, self.kv_layer[0].numel()
+        pool = torch.full((1, len(kv), 3 * size), math.nan, device=kv.device).to(kv.dtype)
+        layer = pool[0, :, size : 2 * size].view(kv.shape)
+        layer.copy_(kv)
+        return PagedStep(self.query, layer, self.metadata)
+
 
 def make_step(
     query_lens: Sequence[int],

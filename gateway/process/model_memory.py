@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from engine.checkpoints.checkpoint import open_checkpoint
@@ -15,6 +16,7 @@ from kernels import gpu_formats
 from kernels.cpu.native import takes
 from kernels.cpu.native_ops import computes_natively
 from kernels.dispatch import takes_gpu
+from kernels.gpu import missing_for_floats8
 
 ROUNDED_BITS = {"int8": 8.5, "int4": 5.5}
 """Bits of a weight that `quantize` rounds, at most: with its share of a scale."""
@@ -89,7 +91,7 @@ def _rounded(settings: Settings, plain_bytes: int) -> int:
 def _takes_blocks(settings: Settings) -> TakesBlocks:
     """Whether the backend that serves would pack a block format."""
     if takes_gpu(settings.device):
-        return gpu_formats.takes
+        return partial(gpu_formats.takes, floats8=missing_for_floats8() is None)
     if settings.dtype != "float32" and computes_natively():
         return takes
     return lambda format, in_features: False

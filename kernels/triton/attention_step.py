@@ -38,30 +38,17 @@ def load_query(
     HEAD_DIM: tl.constexpr,
     DIM: tl.constexpr,
 ):
-    """Packed rows of a row's queries from query [T, Hq, D], [M, DIM], and their `query_offsets`."""
-    offsets, exists = query_offsets(first_token, tokens, packed, kv_head, KV_HEADS, GROUP, HEAD_DIM, DIM)
-    return tl.load(query + offsets, mask=exists, other=0.0), offsets, exists
+    """Packed rows of a row's queries from query [T, Hq, D].
 
-
-@triton.jit
-def query_offsets(
-    first_token,
-    tokens,
-    packed,
-    kv_head,
-    KV_HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    DIM: tl.constexpr,
-):
-    """Element offsets of packed rows in queries and output [T, Hq, D], [M, DIM], and a mask of those that exist."""
+    Returns the queries [M, DIM], their element offsets (also the output's), and a mask of those that exist.
+    """
     token = packed // GROUP
     head = kv_head * GROUP + packed % GROUP
     dim = tl.arange(0, DIM)
     line = (first_token + token).to(tl.int64) * (KV_HEADS * GROUP) + head
     offsets = line[:, None] * HEAD_DIM + dim[None, :]
     exists = (token < tokens)[:, None] & (dim < HEAD_DIM)[None, :]
-    return offsets, exists
+    return tl.load(query + offsets, mask=exists, other=0.0), offsets, exists
 
 
 @triton.jit

@@ -1,5 +1,7 @@
 """Operations on whole blocks of KV memory: clear, copy within the pool, gather to a staging buffer and scatter from it.
 
+The pool is [L, N, 16, 2, Hkv, D], or of mixed heads [1, N, numbers of a block], as `kernels.ops.Ops` allocates it.
+
 To a kernel a block of one layer is a run of 8-byte words, so that every dtype uses the same code. The staging buffer
 [n, L, 16, 2, Hkv, D] is what a host tier moves at once: each block with all its layers contiguous.
 """

@@ -14,7 +14,6 @@ from kernels.triton.attention_step import (
     finish_softmax,
     first_visible,
     load_query,
-    query_offsets,
     start_softmax,
 )
 
@@ -107,7 +106,9 @@ def extend(
         kv_head_keys = kv_layer + kv_head * HEAD_DIM
 
         # The tile's first and last token see the keys up to their own. Between the tiles that some see in part, at
-        # both ends, are those that all see whole.
+        # both ends, are those that all see whole. Heads of more than 256 dimensions leave no registers for a loop over
+        # these.
+        WHOLE_TILES: tl.constexpr = DIM <= 256
         first_token_stop = tl.minimum(context - tokens + first_packed // GROUP + 1, context)
         stop = tl.minimum(context - tokens + (first_packed + QUERY_TILE - 1) // GROUP + 1, context)
         first_key = first_visible(first_token_stop, 1, WINDOW)
@@ -115,7 +116,7 @@ def extend(
         softmax = start_softmax(QUERY_TILE, DIM)
         if sinks is not None:
             softmax = add_sinks(softmax, sinks, kv_head * GROUP + packed % GROUP, True)
-        if WINDOW > 0:
+        if WHOLE_TILES and WINDOW > 0:
             whole = tl.minimum(tl.cdiv(first_visible(stop, 1, WINDOW), KEY_TILE) * KEY_TILE, stop)
             softmax = _steps(
                 softmax,
@@ -137,26 +138,28 @@ def extend(
                 True,
             )
             start = whole
-        diagonal = tl.maximum(first_token_stop // KEY_TILE * KEY_TILE, start)
-        softmax = _steps(
-            softmax,
-            q,
-            query_at,
-            kv_head_keys,
-            block_table,
-            start,
-            diagonal,
-            first_key,
-            stop,
-            block_stride,
-            scale,
-            CAP,
-            WINDOW,
-            KV_HEADS,
-            HEAD_DIM,
-            KEY_TILE,
-            False,
-        )
+        diagonal = start
+        if WHOLE_TILES:
+            diagonal = tl.maximum(first_token_stop // KEY_TILE * KEY_TILE, start)
+            softmax = _steps(
+                softmax,
+                q,
+                query_at,
+                kv_head_keys,
+                block_table,
+                start,
+                diagonal,
+                first_key,
+                stop,
+                block_stride,
+                scale,
+                CAP,
+                WINDOW,
+                KV_HEADS,
+                HEAD_DIM,
+                KEY_TILE,
+                False,
+            )
         softmax = _steps(
             softmax,
             q,
@@ -177,9 +180,4 @@ def extend(
             True,
         )
         mean, _ = finish_softmax(softmax)
-        if DIM > 256:
-            # Offsets and masks that are held over the loops would spill. Volatile loads compute them again.
-            first_token = tl.load(query_starts + row, volatile=True)
-            tokens = tl.load(query_starts + row + 1, volatile=True) - first_token
-            offsets, exists = query_offsets(first_token, tokens, packed, kv_head, KV_HEADS, GROUP, HEAD_DIM, DIM)
         tl.store(output + offsets, (mean * value_scale).to(output.dtype.element_ty), mask=exists)

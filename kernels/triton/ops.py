@@ -50,11 +50,15 @@ _UNSCALED = KVScales(key=1.0, value=1.0)
 class TritonOps(ReferenceOps):
     """Ops on a GPU in one dtype, or on the CPU with Triton's interpreter.
 
-    `kv_scales`: keep KV in fp8 e4m3, with these scales where a layer has none of its own.
+    `kv_scales`: keep KV in fp8 e4m3, with these scales where a layer has none of its own. `floats8`: whether the GPU
+    computes in e4m3; weights in it are expanded otherwise.
     """
 
-    def __init__(self, device: torch.device, dtype: torch.dtype, kv_scales: KVScales | None = None) -> None:
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, kv_scales: KVScales | None = None, *, floats8: bool = True
+    ) -> None:
         super().__init__(device, dtype)
+        self._floats8 = floats8
         self.kv_scales = kv_scales
         self.kv_dtype = torch.float8_e4m3fn if kv_scales else dtype
 
@@ -67,7 +71,7 @@ class TritonOps(ReferenceOps):
         }
 
     def takes_blocks(self, format: str, in_features: int) -> bool:
-        return gpu_formats.takes(format, in_features)
+        return gpu_formats.takes(format, in_features, floats8=self._floats8)
 
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
         own_bias = None if bias is None else tensor_of(bias).clone()

@@ -92,6 +92,8 @@ def test_rotate_and_store(dtype: torch.dtype, rotated: int, normed: bool) -> Non
     rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
     weights = random(2, 64, dtype=dtype, seed=2)
     norms = HeadNorms(weights[0], weights[1], 1e-5) if normed else None
+    alone = cpu_ops(dtype).rotate(qkv[:, :3], norms, rope)
+    assert_close(alone, reference.rotate(qkv[:, :3], norms, rope), dtype)
     slots = torch.randperm(3 * BLOCK_TOKENS, generator=torch.Generator().manual_seed(3))[:9]
     mine, expected = (torch.full((3, BLOCK_TOKENS, 2, 2, 64), math.nan, dtype=dtype) for _ in range(2))
     wanted = reference.rotate_and_store(qkv.clone(), norms, rope, expected, slots)

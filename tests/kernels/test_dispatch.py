@@ -94,6 +94,20 @@ def test_fp8_kv_is_a_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_a_gpu_without_floats_of_8_bits_expands_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda *_: "Some GPU")
+    assert select_ops(None, None, "cuda").takes_blocks("fp8", 4096)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (8, 0))
+    ops = select_ops(None, None, "cuda")
+    assert not ops.takes_blocks("fp8", 4096)
+    assert not ops.takes_blocks("e4m3_128", 4096)
+    assert ops.takes_blocks("int8", 4096)
+    with pytest.raises(DeviceUnavailable, match=r"kv_dtype fp8 needs a GPU of .* 8\.9 or more: Some GPU has 8\.0"):
+        select_ops(None, None, "cuda", "fp8")
+
+
+@pytest.mark.usefixtures("gpu")
 def test_int8_kv_is_a_cpus_with_the_native_library() -> None:
     pytest.importorskip("triton")
     with pytest.raises(DeviceUnavailable, match="kv_dtype int8 is for a CPU"):

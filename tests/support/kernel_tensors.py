@@ -19,3 +19,10 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     assert actual.dtype == expected.dtype
     tolerance = TOLERANCE[expected.dtype]
     torch.testing.assert_close(actual.float(), expected.float(), atol=tolerance, rtol=tolerance)
+
+
+def assert_product(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
+    """Within some roundings of the row's length."""
+    assert actual.dtype == expected.dtype
+    error = (actual.double() - expected.double()).norm(dim=1) / expected.double().norm(dim=1).clamp_min(1e-30)
+    assert float(error.max()) < TOLERANCE[dtype]

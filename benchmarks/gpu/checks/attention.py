@@ -1,8 +1,5 @@
 """Decode and extend attention: rows of all kinds, dtypes, head dimensions, windows; a row alone and among others."""
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -26,7 +23,8 @@ _SINKS_WINDOW = 128
 
 
 def run(stage: Stage) -> None:
-    """The measured head shape: every dtype, fp8, a window, sinks, and rows that must not know of one another."""
+    """The measured head shape: every dtype, fp8, a window, sinks, rows that must not know of one another, and blocks
+    with other layers in them."""
     heads = stage.scale.attention_heads
     for dtype in stage.scale.dtypes:
         _check(stage, heads, dtype)
@@ -35,6 +33,7 @@ def run(stage: Stage) -> None:
     _check(stage, heads, model_dtype, scales=_SCALES)
     _check(stage, heads, model_dtype, window=_SINKS_WINDOW, with_sinks=True)
     stage.attempt("a row alone", lambda: _check_alone(stage, heads, model_dtype))
+    stage.attempt("mixed blocks", lambda: _check_mixed_blocks(stage, heads, model_dtype))
 
 
 def run_dimensions(stage: Stage) -> None:
@@ -43,7 +42,6 @@ def run_dimensions(stage: Stage) -> None:
     for heads in stage.scale.head_dims:
         _check(stage, heads, model_dtype)
         _check(stage, heads, model_dtype, scales=_SCALES)
-    stage.attempt("layers of a pool", lambda: _check_pool(stage, stage.scale.head_dims, model_dtype))
 
 
 def attended(
@@ -121,16 +119,11 @@ def _check_alone(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:
         stage.checked(name, share_that_differs(alone, mine), 0.0, f"the same as among others, differs by {largest:.3g}")
 
 
-def _check_pool(stage: Stage, layers: Sequence[Heads], dtype: torch.dtype) -> None:
-    """Layers whose heads differ, in the blocks of one pool: of each, the bits that it has by itself."""
+def _check_mixed_blocks(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:
     lens, contexts = rows_of("mixed", stage.scale.long_context, stage.scale.chunk)
-    steps = []
-    for heads in layers:
-        generator = torch.Generator(stage.device).manual_seed(1)  # the same blocks in each layer
-        steps.append(make_step(lens, contexts, heads, dtype, generator))
-    pool = torch.cat([step.kv_layer.flatten(1) for step in steps], dim=1)
-    starts = itertools.accumulate((step.kv_layer[0].numel() for step in steps), initial=0)
-    for heads, start, step in zip(layers, starts, steps, strict=False):
-        of_layer = pool[:, start : start + step.kv_layer[0].numel()].view(step.kv_layer.shape)
-        differs = share_that_differs(attended(replace(step, kv_layer=of_layer)), attended(step))
-        stage.checked(f"attention, {heads} in a pool", differs, 0.0, "must be the same as by itself")
+    step = make_step(lens, contexts, heads, dtype, stage.generator)
+    for scales in (None, _SCALES):
+        own = step if scales is None else in_fp8(step, scales)[0]
+        differs = share_that_differs(attended(own.in_mixed_blocks(), scales=scales), attended(own, scales=scales))
+        name = "attention in mixed blocks" + (", fp8 KV" if scales else "")
+        stage.checked(name, differs, 0.0, "the same as in blocks of its own")

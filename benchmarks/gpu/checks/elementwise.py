@@ -33,13 +33,8 @@ class _Rotation:
     value_normed: bool = False
 
     def __str__(self) -> str:
-        normed = ", normed" * self.normed + " with values" * self.value_normed
-        return f"{self.queries}/{self.kv_heads} heads of {self.dim}, {self.rotated} rotated{normed}"
-
-    def norms(self, weights: Tensor) -> HeadNorms | None:
-        """Of weights [3, D]."""
-        query, key, value = weights
-        return HeadNorms(query, key, _EPS, value=value if self.value_normed else None) if self.normed else None
+        heads = f"{self.queries}/{self.kv_heads} heads of {self.dim}, {self.rotated} rotated"
+        return heads + ", normed" * self.normed + " with values" * self.value_normed
 
 
 _ROTATIONS = (
@@ -47,8 +42,8 @@ _ROTATIONS = (
     _Rotation(32, 8, 128, 128, True),
     _Rotation(9, 3, 64, 32),
     _Rotation(4, 4, 96, 96),
-    _Rotation(16, 8, 256, 256, True, True),
-    _Rotation(8, 1, 512, 512, True, True),
+    _Rotation(8, 4, 256, 256, True, True),
+    _Rotation(16, 2, 512, 512, True, True),
 )
 _WIDTHS = (576, 2048, 4096)
 
@@ -72,8 +67,12 @@ def run(stage: Stage) -> None:
             title, partial(_check_rotation, stage, title, _ROTATIONS[0], rows, stage.scale.dtypes[0], _SCALES)
         )
     for kv_dtype in (stage.scale.dtypes[0], torch.float8_e4m3fn):
-        title = f"moves of blocks, {str(kv_dtype).removeprefix('torch.')}"
-        stage.attempt(title, partial(_check_blocks, stage, title, kv_dtype))
+        named = str(kv_dtype).removeprefix("torch.")
+        for title, layers, block in (
+            (f"moves of blocks, {named}", 3, (BLOCK_TOKENS, 2, 2, 64)),
+            (f"moves of mixed blocks, {named}", 1, (BLOCK_TOKENS * 2 * (2 * 64 + 80),)),
+        ):
+            stage.attempt(title, partial(_check_blocks, stage, title, kv_dtype, layers, block))
 
 
 def _random(stage: Stage, *shape: int, dtype: torch.dtype) -> Tensor:
@@ -127,23 +126,57 @@ _ROW_CHECKS: dict[str, Callable[[Stage, str, int, int, torch.dtype], None]] = {
 }
 
 
+def _rotated(
+    stage: Stage, case: _Rotation, tokens: int, dtype: torch.dtype
+) -> tuple[Tensor, HeadNorms | None, RopeRows]:
+    """qkv, norms and factors."""
+    qkv = _random(stage, tokens, case.queries + 2 * case.kv_heads, case.dim, dtype=dtype)
+    angles = 3 * _random(stage, tokens, 1, case.rotated // 2, dtype=torch.float32)
+    query, key, value = _random(stage, 3, case.dim, dtype=dtype)
+    head_norms = HeadNorms(query, key, _EPS, value=value if case.value_normed else None) if case.normed else None
+    return qkv, head_norms, RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
+
+
+def _wide(head_norms: HeadNorms | None, rope: RopeRows) -> tuple[HeadNorms | None, RopeRows]:
+    """These in float64."""
+    wide = RopeRows(rope.cos.double(), rope.sin.double())
+    if head_norms is None:
+        return None, wide
+    value = None if head_norms.value is None else head_norms.value.double()
+    return HeadNorms(head_norms.query.double(), head_norms.key.double(), head_norms.eps, value=value), wide
+
+
+def _check_queries(stage: Stage, title: str, case: _Rotation, tokens: int, dtype: torch.dtype) -> None:
+    """Queries of a layer without keys and values: as the reference has them, and as with keys and values."""
+    qkv, head_norms, rope = _rotated(stage, case, tokens, dtype)
+    query = qkv[:, : case.queries].contiguous()
+    with poisoned_memory():
+        rotated = rotary.rotate(query, head_norms, rope)
+    expected = reference.rotate(query.double(), *_wide(head_norms, rope))
+    stage.checked(title, worst_row_error(rotated, expected), TOLERANCE[dtype])
+    kv = torch.zeros((1, BLOCK_TOKENS, 2, case.kv_heads, case.dim), dtype=dtype, device=stage.device)
+    nowhere = torch.full((tokens,), -1, device=stage.device)
+    stored = rotary.rotate_and_store(qkv, head_norms, rope, kv, nowhere)
+    stage.checked(f"{title}: with keys and values", share_that_differs(rotated, stored), 0.0, "must be the same")
+
+
 def _check_rotation(
     stage: Stage, title: str, case: _Rotation, tokens: int, dtype: torch.dtype, scales: KVScales | None
 ) -> None:
-    device, heads = stage.device, case.queries + 2 * case.kv_heads
-    qkv = _random(stage, tokens, heads, case.dim, dtype=dtype)
-    rope = _rope(stage, case, tokens, dtype)
-    weights = _random(stage, 3, case.dim, dtype=dtype)
+    device = stage.device
+    qkv, head_norms, rope = _rotated(stage, case, tokens, dtype)
     num_blocks = tokens // BLOCK_TOKENS + 3
     slots = torch.randperm(num_blocks * BLOCK_TOKENS, generator=stage.generator, device=device)[:tokens]
     slots[tokens // 2] = -1
     shape = (num_blocks, BLOCK_TOKENS, 2, case.kv_heads, case.dim)
-    stored = torch.full(shape, math.nan, device=device).to(torch.float8_e4m3fn if scales else dtype)
+    # In each block the layer lies between others.
+    size = math.prod(shape[1:])
+    pool = torch.full((num_blocks, 3 * size), math.nan, device=device).to(torch.float8_e4m3fn if scales else dtype)
+    stored = pool[:, size : 2 * size].view(shape)
     with poisoned_memory():
-        query = rotary.rotate_and_store(qkv, case.norms(weights), rope, stored, slots, scales)
+        query = rotary.rotate_and_store(qkv, head_norms, rope, stored, slots, scales)
     kept = torch.zeros(shape, dtype=torch.float64, device=device)
-    wide_rope = RopeRows(rope.cos.double(), rope.sin.double())
-    expected = reference.rotate_and_store(qkv.double(), case.norms(weights.double()), wide_rope, kept, slots)
+    expected = reference.rotate_and_store(qkv.double(), *_wide(head_norms, rope), kept, slots)
     written = slots[slots >= 0]
     actual = stored.float().flatten(0, 1)[written].double()
     tolerance = TOLERANCE[dtype]
@@ -156,26 +189,12 @@ def _check_rotation(
     untouched[written] = False
     strays = stored.float().flatten(0, 1)[untouched].isfinite().double().mean()
     stage.checked(f"{title}, slots of nobody", float(strays), 0.0, "must stay as they were")
+    others = torch.cat((pool[:, :size], pool[:, 2 * size :])).float()
+    stage.checked(f"{title}, other layers", float(others.isfinite().double().mean()), 0.0, "must stay as they were")
 
 
-def _check_queries(stage: Stage, title: str, case: _Rotation, tokens: int, dtype: torch.dtype) -> None:
-    """Of a layer that has the keys and values of another."""
-    query, rope = _random(stage, tokens, case.queries, case.dim, dtype=dtype), _rope(stage, case, tokens, dtype)
-    weights = _random(stage, 3, case.dim, dtype=dtype)
-    with poisoned_memory():
-        rotated = rotary.rotate(query, case.norms(weights), rope)
-    wide_rope = RopeRows(rope.cos.double(), rope.sin.double())
-    expected = reference.rotate(query.double(), case.norms(weights.double()), wide_rope)
-    stage.checked(title, worst_row_error(rotated, expected), TOLERANCE[dtype])
-
-
-def _rope(stage: Stage, case: _Rotation, tokens: int, dtype: torch.dtype) -> RopeRows:
-    angles = 3 * _random(stage, tokens, 1, case.rotated // 2, dtype=torch.float32)
-    return RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
-
-
-def _check_blocks(stage: Stage, title: str, dtype: torch.dtype) -> None:
-    layers, count, shape = 3, 40, (BLOCK_TOKENS, 2, 2, 64)
+def _check_blocks(stage: Stage, title: str, dtype: torch.dtype, layers: int, shape: tuple[int, ...]) -> None:
+    count = 40
     kv = _random(stage, layers, count, *shape, dtype=dtype)
     order = torch.randperm(count, generator=stage.generator, device=stage.device)
     sources, targets, cleared = order[:7], order[7:14], order[14:17]

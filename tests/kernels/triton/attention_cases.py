@@ -62,6 +62,16 @@ def make_step(
     return Step(query.to(dtype), kv.to(dtype), metadata)
 
 
+def in_mixed_blocks(step: Step) -> Step:
+    """The step with its KV in a pool of mixed heads [1, N, numbers of a block], all of whose other numbers are NaN."""
+    kv, numbers = step.kv_layer, step.kv_layer[0].numel()
+    before, after = BLOCK_TOKENS * 2 * 48, BLOCK_TOKENS * 2 * 16
+    pool = torch.full((1, len(kv), before + numbers + after), math.nan).to(kv.dtype)
+    layer = pool[0, :, before : before + numbers].view(kv.shape)
+    layer.copy_(kv)
+    return Step(step.query, layer, step.metadata)
+
+
 def only_row(step: Step, row: int) -> Step:
     """The same step with one of its rows alone."""
     lens = step.metadata.query_lens

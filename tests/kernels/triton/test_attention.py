@@ -13,7 +13,15 @@ from kernels import reference
 from kernels.triton.attention import attend
 from kernels.triton.plan import SPLIT_TOKENS, number_splits, plan_from_metadata
 from kernels.weights import KVScales
-from tests.kernels.triton.attention_cases import FAR_AWAY, Heads, Step, in_fp8, make_step, only_row
+from tests.kernels.triton.attention_cases import (
+    FAR_AWAY,
+    Heads,
+    Step,
+    in_fp8,
+    in_mixed_blocks,
+    make_step,
+    only_row,
+)
 
 DRAFTED = 8
 """The most tokens of a row that is decoded."""
@@ -210,6 +218,37 @@ def test_layers_that_lie_apart_within_blocks() -> None:
     pool = torch.full((len(step.kv_layer), 3, *step.kv_layer.shape[1:]), math.nan)
     pool[:, 1] = step.kv_layer
     check(Step(step.query, pool[:, 1], step.metadata))
+
+
+@pytest.mark.parametrize(
+    ("heads", "window"), [(Heads(kv=2, group=2, dim=32), 24), (Heads(kv=1, group=3, dim=80), None)], ids=str
+)
+def test_a_layer_of_a_pool_of_mixed_heads(heads: Heads, window: int | None) -> None:
+    """Decode rows, drafts and chunks read a layer where it is, and the same numbers as from a pool of its own."""
+    lens, contexts = [1, 1, 4, 20], [SPLIT_TOKENS + 9, 0, 33, 50]
+    step = make_step(lens, contexts, heads, dtype=torch.bfloat16, window=window)
+    mixed = in_mixed_blocks(step)
+    assert mixed.kv_layer.stride(0) > mixed.kv_layer[0].numel()
+    check(mixed, window)
+    assert torch.equal(attended(mixed, window), attended(step, window))
+
+
+def test_a_layer_in_fp8_of_a_pool_of_mixed_heads() -> None:
+    scales = KVScales(key=0.37, value=1.9)
+    stored, _ = in_fp8(make_step([1, 20], [40, 50], Heads(dim=32), dtype=torch.float16), scales)
+    mixed = in_mixed_blocks(stored)
+    assert torch.equal(attended(mixed, scales=scales), attended(stored, scales=scales))
+
+
+def test_blocks_past_offsets_of_32_bits() -> None:
+    """Offsets in a pool of more than 2**31 numbers, of which only the layer's are ever touched."""
+    step = make_step([1, 20], [17, 40], Heads(kv=1, group=1, dim=16), dtype=torch.bfloat16)
+    kv, tables = step.kv_layer, step.metadata.block_tables
+    stride = 2**31 // int(tables[tables < FAR_AWAY].max()) // 16 * 16 + 16
+    pool = torch.empty((len(kv) - 1) * stride + kv[0].numel(), dtype=kv.dtype)
+    layer = pool.as_strided(kv.shape, (stride, *kv.stride()[1:]))
+    layer.copy_(kv)
+    check(Step(step.query, layer, step.metadata))
 
 
 def test_large_scores_stay_finite() -> None:

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from kernels import reference
-from kernels.layout import BLOCK_TOKENS
+from kernels.layout import BLOCK_TOKENS, HeadShape, MixedBlocks
 from kernels.triton import blocks
+from kernels.triton.ops import TritonOps
+from kernels.weights import KVScales
 from tests.support.kernel_tensors import DEVICE
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
@@ -75,6 +77,27 @@ def test_a_pool_laid_out_by_blocks() -> None:
     blocks.copy_blocks(kv, ids(1), ids(4))
     blocks.clear_blocks(kv, ids(2))
     assert torch.equal(bits(kv), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_a_pool_of_mixed_heads(dtype: torch.dtype) -> None:
+    """A block is one run of numbers with the heads of all its layers, and it moves whole."""
+    mixed = MixedBlocks((HeadShape(2, 16), HeadShape(1, 80), HeadShape(1, 32)), (0, 1, 0))
+    scales = KVScales(key=0.5, value=2.0) if dtype == torch.float8_e4m3fn else None
+    kv = TritonOps(DEVICE, torch.bfloat16, scales).allocate_mixed_kv(NUM_BLOCKS, mixed)
+    assert (kv.dtype, tuple(kv.shape)) == (dtype, (1, NUM_BLOCKS, BLOCK_TOKENS * 2 * 80))
+    assert not bits(kv).any()
+    kv.view(torch.uint8).random_(256, generator=torch.Generator(DEVICE).manual_seed(0))
+    expected = bits(kv).clone()
+    reference.copy_blocks(expected, ids(1, 5), ids(4, 0))
+    reference.clear_blocks(expected, ids(2))
+    blocks.copy_blocks(kv, ids(1, 5), ids(4, 0))
+    blocks.clear_blocks(kv, ids(2))
+    assert torch.equal(bits(kv), expected)
+    staging = torch.empty((2, 1, kv.shape[2]), dtype=dtype, device=DEVICE)
+    blocks.gather_blocks(kv, ids(3, 6), staging)
+    blocks.scatter_blocks(staging, kv, ids(6, 3))
+    assert torch.equal(bits(kv)[0, [6, 3]], expected[0, [3, 6]])
 
 
 def test_nothing_to_do() -> None:

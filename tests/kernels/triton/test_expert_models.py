@@ -15,7 +15,7 @@ from kernels.triton.ops import TritonOps
 from kernels.triton.rounded import RoundedLinear
 from kernels.weights import ExpertWeights
 from tests.engine.models.quantization.folders import CASES, write
-from tests.engine.models.quantization.test_mxfp4 import write_folders
+from tests.engine.models.quantization.mxfp4_folders import write_folders
 from tests.kernels.triton.interpreter import round_to_fp8_as_a_gpu
 from tests.kernels.triton.model_steps import loaded, logits_of
 from tests.support.kernel_tensors import DEVICE

@@ -9,7 +9,7 @@ from kernels.integers import GroupedIntegers
 from kernels.reference_grouped import PackedGroups, packed_groups, round_to_groups
 from kernels.triton.grouped import GroupedLinear
 from kernels.triton.tuning_products import split_tiles
-from tests.support.kernel_tensors import DEVICE, DTYPES, TOLERANCE, random
+from tests.support.kernel_tensors import DEVICE, DTYPES, assert_product, random
 
 FORMATS = [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64), (8, 128)]
 SHAPES = [(1, 1, 128), (3, 65, 256), (16, 64, 1024), (33, 200, 384), (129, 72, 640), (300, 67, 512)]
@@ -32,13 +32,6 @@ def weight_of(bits: int, group: int, out_features: int, in_features: int, seed: 
     integers = integers_of(bits, group, out_features, in_features, seed)
     format = f"u{bits}_{group}"
     return packed_groups(format, torch.from_numpy(integers.blocks(format).rows).to(DEVICE))
-
-
-def assert_product(actual: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype) -> None:
-    """Within some roundings of the row's length."""
-    assert actual.dtype == expected.dtype
-    error = (actual.double() - expected.double()).norm(dim=1) / expected.double().norm(dim=1).clamp_min(1e-30)
-    assert float(error.max()) < TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize(("bits", "group"), FORMATS)

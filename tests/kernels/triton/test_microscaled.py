@@ -9,8 +9,7 @@ from kernels.microscaling import BLOCK_INPUTS, FORMAT
 from kernels.reference_grouped import PackedGroups, grouped_linear, packed_groups
 from kernels.triton.grouped import GroupedLinear
 from kernels.triton.mixture import StackedLinear
-from tests.kernels.triton.test_grouped import assert_product
-from tests.support.kernel_tensors import DEVICE, DTYPES, random
+from tests.support.kernel_tensors import DEVICE, DTYPES, assert_product, random
 
 
 def pairs_and_exponents(out_features: int, in_features: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

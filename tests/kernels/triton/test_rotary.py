@@ -127,6 +127,25 @@ def test_blocks_of_a_layer_may_lie_apart() -> None:
     assert pool[:, 0].isnan().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_a_layer_of_a_pool_of_mixed_heads(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values are stored where the layer is in each block, and nowhere else."""
+    round_to_fp8_as_a_gpu(monkeypatch)
+    case = Case(4, 2, 64, 64, normed=True, value_normed=True)
+    scales = KVScales(key=0.25, value=0.5) if dtype == torch.float8_e4m3fn else None
+    qkv, norms, rope = inputs(case, 3, torch.bfloat16)
+    slots = torch.tensor([40, -1, 15], device=DEVICE)
+    together = poisoned(case, dtype)
+    expected = rotate_and_store(qkv, norms, rope, together, slots, scales)
+    start, numbers = BLOCK_TOKENS * 2 * 48, together[0].numel()
+    pool = torch.full((1, NUM_BLOCKS, start + numbers + BLOCK_TOKENS * 2 * 16), math.nan, device=DEVICE).to(dtype)
+    layer = pool[0, :, start : start + numbers].view(together.shape)
+    assert torch.equal(rotate_and_store(qkv, norms, rope, layer, slots, scales), expected)
+    assert torch.equal(layer.view(torch.uint8), together.view(torch.uint8))
+    layer.fill_(math.nan)
+    assert pool.float().isnan().all()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[6]], ids=str)
 def test_kv_in_fp8(case: Case, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:

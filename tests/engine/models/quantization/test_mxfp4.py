@@ -1,8 +1,6 @@
 """The experts of gpt-oss in MXFP4: their meaning is transformers', their blocks are GGUF's."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,45 +8,18 @@ import torch
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 from safetensors.torch import load_file, save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from engine.checkpoints.huggingface.folder import HFCheckpoint
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.expansion import weight_memory
 from kernels.arrays import FLOAT32
-from tests.support.tiny_models import TinyFolder, make_checkpoint
-
-EXPERTS, HIDDEN, INNER = 8, 64, 96
-SHAPES = {"gate_up_proj": (EXPERTS, 2 * INNER, HIDDEN // 32), "down_proj": (EXPERTS, HIDDEN, INNER // 32)}
+from tests.engine.models.quantization.mxfp4_folders import EXPERTS, HIDDEN, INNER, set_keys, write_folders
+from tests.support.tiny_models import TinyFolder
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_folders(tmp_path_factory.mktemp("mxfp4"))
-
-
-def write_folders(root: Path) -> tuple[Path, Path]:
-    """A folder with the numbers that transformers reads from one in MXFP4, and that one."""
-    plain = make_checkpoint(root / "plain", "gpt_oss", hidden_size=HIDDEN, intermediate_size=INNER)
-    packed = make_checkpoint(root / "packed", "gpt_oss", hidden_size=HIDDEN, intermediate_size=INNER)
-    floats, stored = load_file(plain / "model.safetensors"), load_file(packed / "model.safetensors")
-    random = np.random.default_rng(3)
-    for name in [name for name in stored if name.endswith(tuple(SHAPES))]:
-        shape = SHAPES[name.rpartition(".")[2]]
-        blocks = torch.from_numpy(random.integers(0, 256, (*shape, 16), np.uint8))
-        scales = torch.from_numpy(random.integers(118, 124, shape, np.uint8))
-        stored |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
-        del stored[name]
-        floats[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).contiguous()
-    save_file(floats, plain / "model.safetensors", {"format": "pt"})
-    save_file(stored, packed / "model.safetensors", {"format": "pt"})
-    set_keys(packed, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
-    return plain, packed
-
-
-def set_keys(folder: Path, **keys: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | keys))
 
 
 def test_the_numbers_are_those_of_transformers(folders: tuple[Path, Path]) -> None:
