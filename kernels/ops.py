@@ -167,6 +167,19 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
 
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
 
+    def add_branch(
+        self,
+        branch: Tensor,
+        branch_norm: Tensor | None,
+        residual: Tensor,
+        next_norm: Tensor | None,
+        eps: float,
+        scalar: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Add a branch's output [..., H], normed by `branch_norm`, to the residual stream, times `scalar`: (the result
+        normed by `next_norm`, the result). None: no norm. Each step is rounded; `residual` may be overwritten."""
+        ...
+
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...
 
     def gelu_mul(self, gate_up: Tensor) -> Tensor: ...

@@ -146,6 +146,23 @@ class ReferenceOps:
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         return add_rms_norm(x, residual, weight, eps)
 
+    def add_branch(
+        self,
+        branch: Tensor,
+        branch_norm: Tensor | None,
+        residual: Tensor,
+        next_norm: Tensor | None,
+        eps: float,
+        scalar: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        if branch_norm is not None:
+            branch = self.rms_norm(branch, branch_norm, eps)
+        if next_norm is not None and scalar == 1:
+            return self.add_rms_norm(branch, residual, next_norm, eps)
+        total = residual + branch
+        total = total if scalar == 1 else total * scalar
+        return total if next_norm is None else self.rms_norm(total, next_norm, eps), total
+
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return silu_mul(gate_up)
 

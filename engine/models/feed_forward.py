@@ -47,4 +47,4 @@ class FeedForward:
         own, routed = (ops.rms_norm(residual, norm, eps) for norm in (norms.experts, norms.router))
         experts = ops.mixture(weights, own, plan.slot_mapping, self.multiply, self.expert_tokens, routed)
         shared = ops.rms_norm(self._mlp(weights.shared, x), norms.shared_output, eps)
-        return shared + ops.rms_norm(experts, norms.experts_output, eps)
+        return ops.add_branch(experts, norms.experts_output, shared, None, eps)[0]

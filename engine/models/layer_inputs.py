@@ -26,9 +26,8 @@ class LayerEmbeddings:
             return None
         shape = (-1, config.num_layers, config.layer_input_size)
         projected = (weights.projection(embedded) * config.hidden_size**-0.5).view(shape)
-        projected = self._ops.rms_norm(projected, weights.norm, config.rms_norm_eps)
         of_table = weights.table(token_ids).view(shape) * math.sqrt(config.layer_input_size)
-        return (projected + of_table) * 2**-0.5
+        return self._ops.add_branch(projected, weights.norm, of_table, None, config.rms_norm_eps, 2**-0.5)[1]
 
     def added(self, weights: LayerInput, residual: Tensor, inputs: Tensor) -> Tensor:
         """The branch [T, H] before its norm, from the residual stream [T, H] and the layer's `inputs` [T, P]."""

@@ -189,14 +189,11 @@ class Transformer:
     ) -> tuple[Tensor, Tensor]:
         """Add a branch's output to the residual stream, and multiply this by `scalar`: (input of the next branch,
         residual stream)."""
-        ops, eps = self.ops, self.config.rms_norm_eps
-        if output_norm is not None:
-            branch = ops.rms_norm(branch, output_norm, eps)
-        branch = scaled(branch, self.config.residual_scale)
-        if next_norm is None or scalar != 1:
-            total = scaled(residual + branch, scalar)
-            return total if next_norm is None else ops.rms_norm(total, next_norm, eps), total
-        return ops.add_rms_norm(branch, residual, next_norm, eps)
+        ops, eps, scale = self.ops, self.config.rms_norm_eps, self.config.residual_scale
+        if scale != 1:
+            branch = scaled(branch if output_norm is None else ops.rms_norm(branch, output_norm, eps), scale)
+            output_norm = None
+        return ops.add_branch(branch, output_norm, residual, next_norm, eps, rounded(scalar, residual.dtype))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 [T, V] from hidden states [T, H]."""

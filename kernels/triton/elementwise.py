@@ -39,6 +39,13 @@ _GATES = {
     "gelu-mul": activation.gelu_mul_kernel,
     "clamped-swiglu-mul": activation.clamped_swiglu_mul_kernel,
 }
+_SUMS = {
+    "add-rms-norm": ("x_weight", "scalar"),
+    "add-normed-rms-norm": ("scalar",),
+    "add-normed-scaled-rms-norm": (),
+    "add-normed": ("weight", "output", "scalar"),
+}
+"""Sums with the residual stream, and the arguments that each has not."""
 _HEADS = (
     _Heads(32, 8, 64, 64),
     _Heads(32, 32, 80, 32),
@@ -85,15 +92,7 @@ def _by_width(dtype: str, width: int) -> list[KernelVariant]:
             num_warps=warps_for(tile),
             wide_loads=True,
         ),
-        KernelVariant(
-            name=f"add-rms-norm-{dtype}-{width}",
-            kernel=norms.add_rms_norm_kernel,
-            signature={"x": rows, "residual": rows, "weight": rows, "output": rows, "eps": "fp32"},
-            constexprs=whole,
-            aligned=frozenset({"x", "residual", "weight", "output"}),
-            num_warps=warps_for(tile),
-            wide_loads=True,
-        ),
+        *(_sum(f"{name}-{dtype}-{width}", rows, absent, width) for name, absent in _SUMS.items()),
         *(
             KernelVariant(
                 name=f"{name}-{dtype}-{width}",
@@ -116,6 +115,21 @@ def _by_width(dtype: str, width: int) -> list[KernelVariant]:
             wide_loads=True,
         ),
     ]
+
+
+def _sum(name: str, rows: str, absent: tuple[str, ...], width: int) -> KernelVariant:
+    tensors = {"x", "x_weight", "residual", "weight", "output"} - {*absent}
+    signature = {**dict.fromkeys(tensors, rows), "eps": "fp32"} | ({} if "scalar" in absent else {"scalar": "fp32"})
+    tile = tile_above(width)
+    return KernelVariant(
+        name=name,
+        kernel=norms.add_rms_norm_kernel,
+        signature=signature,
+        constexprs={"WIDTH": width, "TILE": tile} | dict.fromkeys(absent),
+        aligned=frozenset(tensors),
+        num_warps=warps_for(tile),
+        wide_loads=True,
+    )
 
 
 def _rotary(dtype: str, kv_dtype: str, heads: _Heads) -> KernelVariant:

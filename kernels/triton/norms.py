@@ -1,5 +1,5 @@
-"""RMS norms (Zhang and Sennrich, arXiv 1910.07467) of rows, alone and fused with the residual sum: one program a row,
-read once."""
+"""RMS norms (Zhang and Sennrich, arXiv 1910.07467) of rows, alone and fused with the residual sum and the norm of what
+is added: one program a row, read once."""
 
 import torch
 import triton
@@ -34,20 +34,29 @@ def rms_norm_kernel(x, weight, output, eps, WIDTH: tl.constexpr, TILE: tl.conste
 
 
 @triton.jit
-def add_rms_norm_kernel(x, residual, weight, output, eps, WIDTH: tl.constexpr, TILE: tl.constexpr):
-    """Add the rows of x [T, WIDTH] to `residual`, in place, and norm the sums into output.
+def add_rms_norm_kernel(x, x_weight, residual, weight, output, eps, scalar, WIDTH: tl.constexpr, TILE: tl.constexpr):
+    """Add the rows of x [T, WIDTH], normed by `x_weight`, to `residual`, in place, times `scalar`, and norm the results
+    by `weight` into output. None: no norm, no factor.
 
-    Grid (T). The sum is rounded to its dtype before it is normed. Oracle: `kernels.reference.add_rms_norm`.
+    Grid (T). The normed row, the sum and the product are each rounded to their dtype. Oracles:
+    `kernels.reference.add_rms_norm` and `kernels.reference_ops.ReferenceOps.add_branch`.
     """
     column = tl.arange(0, TILE)
     exists = column < WIDTH
     at = tl.program_id(0).to(tl.int64) * WIDTH + column
+    row = tl.load(x + at, mask=exists, other=0.0).to(tl.float32)
+    if x_weight is not None:
+        weights = tl.load(x_weight + column, mask=exists, other=0.0)
+        row = normed(row, weights, eps, WIDTH).to(x.dtype.element_ty).to(tl.float32)
     total = tl.load(residual + at, mask=exists, other=0.0).to(tl.float32)
-    total += tl.load(x + at, mask=exists, other=0.0).to(tl.float32)
-    rounded = total.to(residual.dtype.element_ty)
+    rounded = (total + row).to(residual.dtype.element_ty)
+    if scalar is not None:
+        rounded = (rounded.to(tl.float32) * scalar).to(residual.dtype.element_ty)
     tl.store(residual + at, rounded, mask=exists)
-    weights = tl.load(weight + column, mask=exists, other=0.0)
-    tl.store(output + at, normed(rounded.to(tl.float32), weights, eps, WIDTH).to(output.dtype.element_ty), mask=exists)
+    if weight is not None:
+        weights = tl.load(weight + column, mask=exists, other=0.0)
+        next_row = normed(rounded.to(tl.float32), weights, eps, WIDTH)
+        tl.store(output + at, next_row.to(output.dtype.element_ty), mask=exists)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -63,13 +72,35 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """`kernels.reference.add_rms_norm` of x [..., H], H up to 16,384; the sum overwrites `residual`."""
-    require_contiguous(x, residual, weight)
-    width = _width(x)
-    output = torch.empty_like(x)
+    return add_branch(x, None, residual, weight, eps)
+
+
+def add_branch(
+    branch: Tensor,
+    branch_norm: Tensor | None,
+    residual: Tensor,
+    next_norm: Tensor | None,
+    eps: float,
+    scalar: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """`kernels.reference_ops.ReferenceOps.add_branch` of rows [..., H], H up to 16,384; overwrites `residual`."""
+    require_contiguous(branch, residual, *(norm for norm in (branch_norm, next_norm) if norm is not None))
+    width = _width(branch)
+    output = None if next_norm is None else torch.empty_like(branch)
     tile = tile_above(width)
-    grid = (x.numel() // width,)
-    add_rms_norm_kernel[grid](x, residual, weight, output, eps, WIDTH=width, TILE=tile, num_warps=warps_for(tile))
-    return output, residual
+    add_rms_norm_kernel[(branch.numel() // width,)](
+        branch,
+        branch_norm,
+        residual,
+        next_norm,
+        output,
+        eps,
+        None if scalar == 1 else scalar,
+        WIDTH=width,
+        TILE=tile,
+        num_warps=warps_for(tile),
+    )
+    return residual if output is None else output, residual
 
 
 def _width(x: Tensor) -> int:

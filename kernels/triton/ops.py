@@ -92,6 +92,17 @@ class TritonOps(ReferenceOps):
     def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         return norms.add_rms_norm(x, residual, weight, eps)
 
+    def add_branch(
+        self,
+        branch: Tensor,
+        branch_norm: Tensor | None,
+        residual: Tensor,
+        next_norm: Tensor | None,
+        eps: float,
+        scalar: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        return norms.add_branch(branch, branch_norm, residual, next_norm, eps, scalar)
+
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_mul(gate_up)
 

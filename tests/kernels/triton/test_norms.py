@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels import reference
+from kernels.reference_ops import ReferenceOps
 from kernels.triton import norms
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
 
@@ -25,6 +26,23 @@ def test_add_rms_norm(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     expected, expected_total = reference.add_rms_norm(x, residual.clone(), weight, 1e-5)
     normed, total = norms.add_rms_norm(x, residual, weight, 1e-5)
     assert torch.equal(total, expected_total), "the next residual is the sum, rounded once"
+    assert_close(normed, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scalar", [1.0, 0.625])
+@pytest.mark.parametrize("with_next", [True, False])
+@pytest.mark.parametrize("with_norm", [True, False])
+def test_add_branch(dtype: torch.dtype, scalar: float, with_next: bool, with_norm: bool) -> None:
+    branch, residual = random(5, 3, 80, dtype=dtype), random(5, 3, 80, dtype=dtype, seed=1)
+    own, following = (
+        random(80, dtype=dtype, seed=seed) if given else None for seed, given in ((2, with_norm), (3, with_next))
+    )
+    meaning = ReferenceOps(DEVICE, dtype).add_branch
+    expected, expected_total = meaning(branch, own, residual.clone(), following, 1e-5, scalar)
+    normed, total = norms.add_branch(branch, own, residual, following, 1e-5, scalar)
+    assert total is residual
+    assert_close(total, expected_total)
     assert_close(normed, expected)
 
 
