@@ -252,8 +252,9 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         cap: float | None = None,
         sinks: Tensor | None = None,
         scales: KVScales | None = None,
+        scale: float | None = None,
     ) -> Tensor:
-        """`scales`: as for `rotate_and_store`."""
+        """`scales`: as for `rotate_and_store`. `scale`: of scores; None for 1/sqrt(D)."""
         ...
 
     def latent_queries(

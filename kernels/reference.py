@@ -198,15 +198,16 @@ def attend(
     cap: float | None = None,
     sinks: Tensor | None = None,
     scales: KVScales | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D] (paged attention, Kwon et al., arXiv
     2309.06180); returns [T, Hq, D].
 
     A token at position p attends to positions (p - window, p], or to all up to p with window None. Scores are scaled by
-    1/sqrt(D), then bounded by `softcap` with `cap`; softmax in float32. `sinks`, float32 [Hq], adds a score to each
-    head that has no value (Attention sinks, Xiao et al., arXiv 2309.17453, as learned in gpt-oss, arXiv 2508.10925).
-    `scales`: of KV in fp8 e4m3; a stored number times its scale is the key or value. Of KV [N, 16, 1, Hkv, D] keys are
-    the values, too.
+    `scale`, None for 1/sqrt(D), then bounded by `softcap` with `cap`; softmax in float32. `sinks`, float32 [Hq], adds a
+    score to each head that has no value (Attention sinks, Xiao et al., arXiv 2309.17453, as learned in gpt-oss, arXiv
+    2508.10925). `scales`: of KV in fp8 e4m3; a stored number times its scale is the key or value. Of KV [N, 16, 1, Hkv,
+    D] keys are the values, too.
     """
     output = torch.empty_like(query)
     factors = (1.0, 1.0) if scales is None else (scales.key, scales.value)
@@ -221,7 +222,8 @@ def attend(
         kv = kv_layer[blocks].flatten(0, 1)[: context - begin].float()
         keys, values = (kv[:, i].repeat_interleave(group, dim=1) * factors[i] for i in (0, kv.shape[1] - 1))
         rows = slice(first, first + tokens)
-        scores = torch.einsum("thd,shd->hts", query[rows].float(), keys) / math.sqrt(query.shape[-1])
+        scores = torch.einsum("thd,shd->hts", query[rows].float(), keys)
+        scores = scores / math.sqrt(query.shape[-1]) if scale is None else scores * scale
         if cap is not None:
             scores = softcap(scores, cap)
         query_at = torch.arange(context - tokens, context, device=query.device)[:, None]

@@ -2,7 +2,6 @@
 `kernels.triton.ops` replace what they have kernels for.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -239,9 +238,10 @@ class ReferenceOps:
         cap: float | None = None,
         sinks: Tensor | None = None,
         scales: KVScales | None = None,
+        scale: float | None = None,
     ) -> Tensor:
         assert isinstance(plan, ReferencePlan)
-        return attend(query, kv_layer, plan.metadata, window, cap, sinks)
+        return attend(query, kv_layer, plan.metadata, window, cap, sinks, scale=scale)
 
     def latent_queries(
         self,
@@ -262,9 +262,7 @@ class ReferenceOps:
     def attend_latents(
         self, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, rotated: int, scale: float
     ) -> Tensor:
-        # `attend` divides by the root.
-        factor = torch.tensor(scale * math.sqrt(query.shape[-1]), dtype=query.dtype, device=query.device)
-        return self.attend(query * factor, kv_layer, plan, None)[:, :, rotated:]
+        return self.attend(query, kv_layer, plan, None, scale=scale)[:, :, rotated:]
 
     def latent_values(self, weights: LatentWeights, means: Tensor) -> Tensor:
         of_heads = zip(weights.of_values, means.unbind(1), strict=True)

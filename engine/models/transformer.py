@@ -5,7 +5,6 @@ weights. A step is token ids and an `AttentionPlan`; requests are not known here
 """
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -253,11 +252,8 @@ class Transformer:
         self, layer: LayerWeights, query: Tensor, kv_layer: Tensor, plan: AttentionPlan, window: int | None
     ) -> Tensor:
         """[T, Hq D]."""
-        config = self.config
-        if config.score_scale is not None:  # `attend` divides by the root
-            query = scaled(query, config.score_scale * math.sqrt(query.shape[-1]))
-        cap = config.attention_softcap
-        return self.ops.attend(query, kv_layer, plan, window, cap, layer.sinks, layer.kv_scales).flatten(1)
+        cap, scale = self.config.attention_softcap, self.config.score_scale
+        return self.ops.attend(query, kv_layer, plan, window, cap, layer.sinks, layer.kv_scales, scale).flatten(1)
 
     def _attend_latents(
         self, weights: ops_types.LatentWeights, normed: Tensor, rope: RopeRows, kv_layer: Tensor, plan: AttentionPlan

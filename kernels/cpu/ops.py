@@ -1,5 +1,7 @@
 """Torch's op table on a CPU: the reference, with faster CPU implementations of some ops."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -105,10 +107,13 @@ class CpuOps(ReferenceOps):
         cap: float | None = None,
         sinks: Tensor | None = None,
         scales: KVScales | None = None,
+        scale: float | None = None,
     ) -> Tensor:
         assert isinstance(plan, attention.CpuAttentionPlan)
         if cap is not None or sinks is not None:  # torch's fused attention has neither
-            return attend(query, kv_layer, plan.metadata, window, cap, sinks)
+            return attend(query, kv_layer, plan.metadata, window, cap, sinks, scale=scale)
+        if scale is not None:  # it divides by the root
+            query = query * (scale * math.sqrt(query.shape[-1]))
         return attention.attend(query, kv_layer, plan.under(window))
 
     def mask_logits(self, logits: Tensor, bitmask: Tensor) -> None:

@@ -25,11 +25,12 @@ def attend(
     scales: KVScales = _NO_SCALES,
     cap: float | None = None,
     sinks: Tensor | None = None,
+    scale: float | None = None,
 ) -> Tensor:
     """Causal attention of query [T, Hq, D] over the paged KV [N, 16, 2, Hkv, D]; returns [T, Hq, D].
 
-    Defined by `kernels.reference.attend` on stored values times their scales; `cap` and `sinks` as there. The output is
-    0 for tokens of a row with context 0, and arbitrary for tokens of no row.
+    Defined by `kernels.reference.attend` on stored values times their scales; `cap`, `sinks` and `scale` as there. The
+    output is 0 for tokens of a row with context 0, and arbitrary for tokens of no row.
 
     Does not synchronise with the device. The launches depend on the plan's plain numbers alone, so a CUDA graph is
     valid for any contexts within them.
@@ -43,7 +44,8 @@ def attend(
     shape = AttentionShape(
         kv_heads, query.shape[1] // kv_heads, head_dim, window or 0, kv_layer.element_size(), cap or 0.0
     )
-    scale = (math.log2(math.e) if cap is None else 1 / cap) / math.sqrt(head_dim) * scales.key
+    scale = 1 / math.sqrt(head_dim) if scale is None else scale
+    scale *= (math.log2(math.e) if cap is None else 1 / cap) * scales.key
     if plan.decode_rows:
         _decode(query, kv_layer, sinks, output, plan, shape, scale, scales.value)
     if plan.extend_rows:

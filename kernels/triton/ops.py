@@ -179,9 +179,10 @@ class TritonOps(ReferenceOps):
         cap: float | None = None,
         sinks: Tensor | None = None,
         scales: KVScales | None = None,
+        scale: float | None = None,
     ) -> Tensor:
         assert isinstance(plan, TritonPlan)
-        return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap, sinks)
+        return attention.attend(query, kv_layer, plan, window, self._scales(scales) or _UNSCALED, cap, sinks, scale)
 
     def stack_heads(self, linears: Sequence[Linear]) -> Sequence[Linear]:
         return HeadLinears(linears)

@@ -105,6 +105,18 @@ def test_softcaps(cap: float, window: int | None, scale: float) -> None:
     torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_a_scale_in_place_of_the_root(cap: float | None) -> None:
+    step = make_step([1, 4, 40], [SPLIT_TOKENS + 9, 33, 90], Heads(kv=1, group=2))
+    scaled = step.query * (0.3 * math.sqrt(step.query.shape[-1]))
+    plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
+    kv = step.kv_layer.nan_to_num(0.0)
+    by_definition = reference.attend(step.query, kv, step.metadata, None, cap, scale=0.3)
+    torch.testing.assert_close(by_definition, reference.attend(scaled, kv, step.metadata, None, cap))
+    actual = attend(step.query, step.kv_layer, plan, None, cap=cap, scale=0.3)
+    torch.testing.assert_close(actual, by_definition, rtol=2e-5, atol=2e-5)
+
+
 def test_a_softcap_with_scaled_keys() -> None:
     step = make_step([1, 20], [33, 70], Heads(kv=1, group=2))
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)

@@ -61,9 +61,10 @@ class Fp8Reference(ReferenceOps):
         cap: float | None = None,
         sinks: Tensor | None = None,
         scales: KVScales | None = None,
+        scale: float | None = None,
     ) -> Tensor:
         assert isinstance(plan, ReferencePlan)
-        return reference.attend(query, kv_layer.float(), plan.metadata, window, cap, sinks, scales or UNSCALED)
+        return reference.attend(query, kv_layer.float(), plan.metadata, window, cap, sinks, scales or UNSCALED, scale)
 
 
 @pytest.fixture
