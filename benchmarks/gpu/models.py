@@ -106,8 +106,33 @@ SHAPES: Mapping[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
     },
+    "tiny-gemma4": {
+        "architectures": ["Gemma4ForCausalLM"],
+        "model_type": "gemma4_text",
+        "vocab_size": 300,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-6,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "attention_bias": False,
+        "hidden_size": 128,
+        "intermediate_size": 192,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_global_key_value_heads": 1,
+        "head_dim": 32,
+        "global_head_dim": 64,
+        "attention_k_eq_v": False,
+        "sliding_window": 16,
+        "final_logit_softcapping": 30.0,
+        "hidden_size_per_layer_input": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "tie_word_embeddings": True,
+    },
 }
-"""config.json of each. The tiny ones are for trying the code; `tiny-latents` is a DeepSeek-V2-Lite without experts."""
+"""config.json of each. The tiny ones are for trying the code; `tiny-latents` is a DeepSeek-V2-Lite without experts, and
+`tiny-gemma4` has layers of two kinds, a windowed one at first."""
 
 
 class RandomWeights:

@@ -1,5 +1,7 @@
 """The model of a decode step's cost: launches are counted, and times follow from them."""
 
+from collections import Counter
+
 import pytest
 
 from benchmarks.gpu import cost, models
@@ -32,6 +34,14 @@ def test_latent_attention_takes_three_products_more() -> None:
         "add_rms_norm_kernel": 2,
         "silu_mul_kernel": 1,
     }
+
+
+def test_norms_and_scalars_of_gemma4_take_no_launches_of_their_own(launches: cost.Launches) -> None:
+    """Its layers have norms of heads, values and branches, a scalar, and a scale of scores; they take Llama's launches
+    but for the activation. The second kind of layer has rotary factors of its own."""
+    layer = Counter(cost.decode_launches("tiny-gemma4").layer)
+    assert (layer.pop("gelu_mul_kernel"), layer.pop("index")) == (1, 2)
+    assert layer == {name: count for name, count in launches.layer.items() if name != "silu_mul_kernel"}
 
 
 def test_a_step_takes_longer_than_its_bytes_and_its_parts_add_up(launches: cost.Launches) -> None:

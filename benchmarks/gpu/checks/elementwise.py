@@ -18,6 +18,7 @@ from kernels.weights import KVScales
 
 _EPS = 1e-5
 _SCALES = KVScales(key=0.25, value=0.5)
+_SCALAR = 0.625
 _Gate = Callable[[Tensor], Tensor]
 
 
@@ -98,6 +99,18 @@ def _check_add_rms_norm(stage: Stage, title: str, rows: int, width: int, dtype: 
     stage.checked(f"{title}, the sum", worst_row_error(kept, total), TOLERANCE[dtype])
 
 
+def _check_branch(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
+    """A branch with a norm, in a layer with a scalar."""
+    branch, residual = (_random(stage, rows, width, dtype=dtype) for _ in range(2))
+    own, following = (_random(stage, width, dtype=dtype) for _ in range(2))
+    wide = [tensor.double() for tensor in (branch, own, residual, following)]
+    total = (wide[2] + reference.rms_norm(wide[0], wide[1], _EPS)) * _SCALAR
+    with poisoned_memory():
+        normed, kept = norms.add_branch(branch, own, residual, following, _EPS, _SCALAR)
+    stage.checked(title, worst_row_error(normed, reference.rms_norm(total, wide[3], _EPS)), TOLERANCE[dtype])
+    stage.checked(f"{title}, the sum", worst_row_error(kept, total), TOLERANCE[dtype])
+
+
 def _check_gate(
     kernel: _Gate, meaning: _Gate, stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype
 ) -> None:
@@ -119,6 +132,7 @@ def _check_embed(stage: Stage, title: str, rows: int, width: int, dtype: torch.d
 _ROW_CHECKS: dict[str, Callable[[Stage, str, int, int, torch.dtype], None]] = {
     "norm": _check_rms_norm,
     "sum and norm": _check_add_rms_norm,
+    "normed branch": _check_branch,
     "gate": partial(_check_gate, activation.silu_mul, reference.silu_mul),
     "GELU gate": partial(_check_gate, activation.gelu_mul, reference.gelu_mul),
     "clamped gate": partial(_check_gate, activation.clamped_swiglu_mul, reference.clamped_swiglu_mul),
