@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
+from engine.config import BLOCK_TOKENS
 from engine.execution.device import placement
 from engine.execution.device.runner import DeviceRunner
 from engine.memory.kv_memory import DeviceMemory
@@ -77,3 +78,23 @@ def test_a_model_with_recurrent_layers_has_states_in_the_memory_of_its_kv(
         states = engine.stats()["hybrid"].states
         assert states is not None
         assert states.hits_total == 2
+
+
+@pytest.mark.parametrize("family", ["gemma4", "gemma4_moe", "gemma4_shared"])
+def test_layers_whose_heads_differ_have_one_pool(
+    family: str, tiny_folders: dict[str, Path], placed: list[Transformer]
+) -> None:
+    """Sized by the bytes of each layer; with drafts by lookup, and a prefix hit."""
+    folder = tiny_folders[family]
+    on_cpu = Harness(load_tiny(folder))
+    for prompt in PROMPTS:
+        on_cpu.add(prompt, max_tokens=GREEDY.max_tokens or 0)
+    expected = [generated.tokens for generated in on_cpu.run().values()]
+    with Engine.load({"gemma": folder}, EngineConfig(ngram=True, scheduler=SLOTS)) as engine:
+        for _ in range(2):
+            assert [list(choice.token_ids) for [choice] in engine.generate("gemma", PROMPTS, GREEDY)] == expected
+        [model] = placed
+        token_bytes = 4 * sum(heads.kv_numbers for heads in model.config.kv_heads)
+        assert model.allocate_kv(2).nbytes == 2 * BLOCK_TOKENS * token_bytes
+        tokens = min((2 << 20) // (BLOCK_TOKENS * token_bytes) * BLOCK_TOKENS, 2 * model.config.max_position)
+        assert str(engine.hardware["kv memory of gemma"]).startswith(f"{tokens} tokens in")
