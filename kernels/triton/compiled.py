@@ -1,4 +1,4 @@
-"""Compiles a variant for Hopper on any machine, and reads facts from the result.
+"""Compiles a variant for a GPU, Hopper by default, on any machine, and reads facts from the result.
 
 Triton compiles for an absent GPU if told its target; the cubin and the PTX then show what a profiler would show of the
 code without running it. Only possible where kernels are not interpreted: a process with TRITON_INTERPRET set compiles
@@ -22,7 +22,10 @@ from triton.compiler import ASTSource
 from kernels.triton.ptx import PtxFacts, read_ptx
 from kernels.triton.variants import KernelVariant
 
-_HOPPER = GPUTarget("cuda", 90, 32)
+HOPPER = 90
+SHARED_KIB = {80: 163, 86: 99, 89: 99, HOPPER: 227, 100: 227, 120: 99}
+"""By compute capability, the shared memory that a program may have: CUDA C++ Programming Guide, technical
+specifications."""
 
 # Of one multiprocessor of compute capability 9.0: CUDA C++ Programming Guide, technical specifications.
 _REGISTERS = 64 * 1024
@@ -32,9 +35,6 @@ _PROGRAMS = 32
 _SHARED_BYTES = 228 * 1024
 _SHARED_BYTES_OF_THE_SYSTEM = 1024  # for each program
 _WARP_THREADS = 32
-SHARED_BYTES_LIMIT = 227 * 1024
-"""Maximum shared memory of one program, in bytes."""
-
 LEAST_WIDE_SHARE = 0.75
 """Minimum share of a tile's bytes loaded by wide loads in a kernel that promises them. The rest is ids and lengths; a
 tile of values in narrow loads would exceed it."""
@@ -54,6 +54,7 @@ class CompilationError(Exception):
 class CompiledVariant:
     """Facts about a compiled variant.
 
+    capability: compute capability that it is compiled for, times ten.
     registers, local_bytes: of one thread. Local memory is device memory that holds spilled registers.
     shared_bytes: of one program.
     tile_loads: number of instructions that read tiles from device memory, by bytes a thread.
@@ -61,6 +62,7 @@ class CompiledVariant:
     """
 
     name: str
+    capability: int
     num_warps: int
     registers: int
     local_bytes: int
@@ -77,9 +79,14 @@ class CompiledVariant:
         return wide / total if total else 0.0
 
     @property
+    def shared_limit(self) -> int:
+        """Shared memory that a program may have, in bytes."""
+        return 1024 * SHARED_KIB[self.capability]
+
+    @property
     def programs(self) -> int:
-        """Programs that a multiprocessor holds at once; 0 if not even one fits."""
-        if self.shared_bytes > SHARED_BYTES_LIMIT:
+        """Programs that a multiprocessor of Hopper holds at once; 0 if not even one fits."""
+        if self.shared_bytes > self.shared_limit:
             return 0
         granted = -(-self.registers * _WARP_THREADS // _REGISTERS_GRANTED_AT_ONCE) * _REGISTERS_GRANTED_AT_ONCE
         return min(
@@ -90,8 +97,8 @@ class CompiledVariant:
         )
 
 
-def compile_variant(variant: KernelVariant) -> CompiledVariant:
-    """Compile for sm_90. Raises CompilationError. About a second, less if Triton's cache on disk has it."""
+def compile_variant(variant: KernelVariant, capability: int = HOPPER) -> CompiledVariant:
+    """Compile for one of `SHARED_KIB`. Raises CompilationError. About a second, less if Triton's disk cache has it."""
     if not isinstance(variant.kernel, triton.JITFunction):
         raise CompilationError(f"{variant.name}: kernels are interpreted in this process")
     if unseen := variant.aligned & _unspecialised(variant.kernel):
@@ -103,13 +110,15 @@ def compile_variant(variant: KernelVariant) -> CompiledVariant:
         "maxnreg": variant.max_registers,
     }
     try:
-        compiled = triton.compile(_source(variant), target=_HOPPER, options=options)
+        target = GPUTarget("cuda", capability, _WARP_THREADS)
+        compiled = triton.compile(_source(variant), target=target, options=options)
     except Exception as error:  # the compiler has no error of its own that covers all of its stages
         raise CompilationError(f"{variant.name}: {type(error).__name__}: {error}") from error
     facts = read_ptx(compiled.asm["ptx"])
     registers, local_bytes = _resources(compiled.asm["cubin"])
     return CompiledVariant(
         name=variant.name,
+        capability=capability,
         num_warps=compiled.metadata.num_warps,
         registers=registers,
         local_bytes=local_bytes,
@@ -121,13 +130,15 @@ def compile_variant(variant: KernelVariant) -> CompiledVariant:
 
 
 def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterator[str]:
-    """The rules for every kernel, and the variant's own promises, that it violates."""
+    """The rules for every kernel, and for Hopper the variant's own promises, that it violates."""
     facts = compiled.ptx
     if compiled.local_bytes:
         yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"
-    if compiled.shared_bytes > SHARED_BYTES_LIMIT:
-        yield f"{compiled.shared_bytes} bytes of shared memory, and a program may have {SHARED_BYTES_LIMIT}"
-    elif compiled.programs < variant.programs:
+    if compiled.shared_bytes > compiled.shared_limit:
+        yield f"{compiled.shared_bytes} bytes of shared memory, and a program may have {compiled.shared_limit}"
+    if compiled.capability != HOPPER:
+        return
+    if compiled.shared_bytes <= compiled.shared_limit and compiled.programs < variant.programs:
         yield f"{compiled.programs} programs fit a multiprocessor, and the launch counts on {variant.programs}"
     if variant.wide_loads and compiled.wide_share < LEAST_WIDE_SHARE:
         loads = dict(sorted(compiled.tile_loads.items()))

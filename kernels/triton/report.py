@@ -1,17 +1,26 @@
-"""Reports facts about every shipped variant: `python -m kernels.triton.report [PART OF A NAME]...`
+"""Reports facts about every shipped variant: `python -m kernels.triton.report [--capability 90] [PART OF A NAME]...`
 
-Compiles for Hopper, without a GPU, and prints a line for each variant: registers and local memory of a thread, shared
-memory of a program, programs that a multiprocessor holds, the share of tiles' bytes loaded 16 at a time, how many trips
-ahead its loops copy, its kind of matrix product, the compile time; then the promises that it breaks. Exits with 1 if
-there are any.
+Compiles for Hopper or for another capability, without a GPU, and prints a line for each variant: registers and local
+memory of a thread, shared memory of a program, programs that a multiprocessor holds, the share of tiles' bytes loaded
+16 at a time, how many trips ahead its loops copy, its kind of matrix product, the compile time; then the promises that
+it breaks. They are made for Hopper: for another GPU there are those of registers and shared memory alone. Exits with 1
+if one is broken.
 """
 
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from kernels.triton.attention_variants import attention_variants
-from kernels.triton.compiled import CompilationError, CompiledVariant, broken_promises, compile_variant
+from kernels.triton.compiled import (
+    HOPPER,
+    SHARED_KIB,
+    CompilationError,
+    CompiledVariant,
+    broken_promises,
+    compile_variant,
+)
 from kernels.triton.delta_variants import delta_variants
 from kernels.triton.elementwise import elementwise_variants
 from kernels.triton.latent_variants import latent_variants
@@ -36,8 +45,13 @@ def shipped_variants() -> tuple[KernelVariant, ...]:
     )
 
 
-def main(parts: Sequence[str]) -> int:
-    """Report the variants whose name contains any of `parts`, or all without `parts`; returns the exit status."""
+def main(arguments: Sequence[str]) -> int:
+    """Report the variants whose name contains any of the parts, or all without parts; returns the exit status."""
+    parser = ArgumentParser(prog="python -m kernels.triton.report")
+    parser.add_argument("--capability", type=int, choices=SHARED_KIB, default=HOPPER)
+    parser.add_argument("parts", nargs="*")
+    options = parser.parse_args(arguments)
+    parts = options.parts
     chosen = [variant for variant in shipped_variants() if not parts or any(part in variant.name for part in parts)]
     width = max((len(variant.name) for variant in chosen), default=0)
     _print_row(_HEADINGS, width)
@@ -45,7 +59,7 @@ def main(parts: Sequence[str]) -> int:
     for variant in chosen:
         started = time.perf_counter()
         try:
-            compiled = compile_variant(variant)
+            compiled = compile_variant(variant, options.capability)
         except CompilationError as error:
             faults = [str(error)]
         else:

@@ -94,14 +94,24 @@ def place(
             max_model_len=max_model_len,
             num_states=num_states,
         )
+        before = _free_bytes(model.ops.device)
         try:
             runner.capture_graphs(CudaCapture(), drafts=drafts)
+            free = _free_bytes(model.ops.device)
+            logger.info(
+                "CUDA graphs take %.0f MiB; %.0f MiB of the GPU are free", (before - free) / 2**20, free / 2**20
+            )
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             torch.cuda.synchronize(model.ops.device)  # fails if the device is lost
             logger.warning("CUDA graphs cannot be captured, so each step costs milliseconds of launches: %s", error)
     return runner
+
+
+def _free_bytes(device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    return torch.cuda.mem_get_info(device)[0]
 
 
 def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepPlan:

@@ -1,5 +1,8 @@
 """Every variant that is shipped compiles for the GPU that it is meant for and keeps what is promised of it."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -56,6 +59,22 @@ def test_a_flaw_is_the_only_fault(flaws: dict[str, list[str]]) -> None:
 def test_what_is_interpreted_cannot_be_compiled() -> None:
     with pytest.raises(CompilationError, match="kernels are interpreted in this process"):
         compile_variant(SOUND)
+
+
+@pytest.mark.parametrize(("capability", "status"), [("80", 0), ("120", 1)])
+def test_a_report_for_another_gpu_names_what_does_not_fit_it(capability: str, status: int) -> None:
+    """Heads of 256 dimensions take more shared memory in prompts than the smaller GPUs have."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    name = "decode-bf16-d128-cap" if status == 0 else "extend-bf16-d256-cap"
+    report = subprocess.run(
+        [sys.executable, "-m", "kernels.triton.report", "--capability", capability, name],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert report.returncode == status
+    assert ("a program may have 101376" in report.stdout) == bool(status)
 
 
 @pytest.fixture(scope="module")

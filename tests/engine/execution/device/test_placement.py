@@ -12,7 +12,7 @@ from engine.execution.device.faults import device_errors
 from engine.execution.device.placement import largest_step, place, run_largest_step
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.reference_step import ReferenceStepOps
-from tests.engine.execution.device.harness import Output, load_reference, running_request
+from tests.engine.execution.device.harness import Output, load_reference, rerun, running_request
 
 CONFIG = SchedulerConfig(max_running=6, step_tokens=100, chunk_tokens=40)
 
@@ -50,6 +50,7 @@ def test_a_capture_that_fails_leaves_a_runner_without_graphs(
 ) -> None:
     monkeypatch.setattr("engine.execution.device.placement.CudaCapture", FailingCapture)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 2 << 30))
     model = load_reference(tiny_folders["llama"])
     runner = place(model, ReferenceStepOps(), num_blocks=8, num_slots=2, max_model_len=64)
     assert "CUDA graphs cannot be captured" in caplog.text
@@ -57,6 +58,18 @@ def test_a_capture_that_fails_leaves_a_runner_without_graphs(
     for start, tokens in ((0, 3), (3, 1)):
         result = runner.execute(StepPlan(1, (ScheduledRow(request, start, tokens, True),))).result()
         assert result.rows[0].token is not None
+
+
+def test_the_memory_of_graphs_is_logged(
+    tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    free = iter([900 << 20, 650 << 20])
+    monkeypatch.setattr("engine.execution.device.placement.CudaCapture", lambda: rerun)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (next(free), 1 << 30))
+    with caplog.at_level("INFO"):
+        place(load_reference(tiny_folders["llama"]), ReferenceStepOps(), num_blocks=8, num_slots=2, max_model_len=64)
+    assert "CUDA graphs take 250 MiB; 650 MiB of the GPU are free" in caplog.text
 
 
 @pytest.mark.parametrize(
