@@ -15,11 +15,16 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.reference_ops import ReferenceLinear
+from kernels.triton.dependent_launch import launch_options, launches_dependently, prefetch, wait_for_predecessor
 from kernels.triton.tiles import require_contiguous
 from kernels.triton.tuning_products import FEW_ROWS, LEAST_FEW_ROWS_NUMBERS, few_rows_inputs, split_tiles
 
 _ADDED_AT_ONCE = tl.constexpr(4)
 """Splits whose sums are loaded together."""
+_LINE_BYTES = tl.constexpr(128)
+"""Of a line of the L2 cache."""
+_PREFETCHED = 4
+"""Tiles of the weight, a power of two: those that the loop has in flight."""
 
 
 @triton.jit
@@ -46,13 +51,15 @@ def few_rows_kernel(
     ROW_TILE: tl.constexpr,
     OUTPUT_TILE: tl.constexpr,
     INPUT_TILE: tl.constexpr,
+    PREFETCHED: tl.constexpr,
 ):
     """x [rows, K], rows <= ROW_TILE, times the weight [N, K] transposed, plus bias [N], if that is not None, into
     output [rows, N], rounded to x's dtype, even if output is float32.
 
     partials: float32 [tiles of N, splits, ROW_TILE, OUTPUT_TILE], workspace; None if there is one split. arrivals:
-    int32 [tiles of N], the splits of a tile that are done; 0 before and after the launch. Grid: (tiles of N, splits).
-    Oracle: `kernels.reference.linear`.
+    int32 [tiles of N], the splits of a tile that are done; 0 before and after the launch. PREFETCHED: tiles of the
+    weight that the cache is asked for before the kernel before has ended. Grid: (tiles of N, splits). Oracle:
+    `kernels.reference.linear`.
     """
     tile, split = tl.program_id(0), tl.program_id(1)
     row, place, within = tl.arange(0, ROW_TILE), tl.arange(0, INPUT_TILE), tl.arange(0, OUTPUT_TILE)
@@ -62,6 +69,12 @@ def few_rows_kernel(
     inputs = x + row[None, :] * in_features + place[:, None]
     first = split * split_tiles * INPUT_TILE
     end = tl.minimum(first + split_tiles * INPUT_TILE, in_features)
+    if PREFETCHED:
+        lines: tl.constexpr = _LINE_BYTES // (weight.dtype.element_ty.primitive_bitwidth // 8)
+        ahead = first + tl.arange(0, PREFETCHED * INPUT_TILE // lines) * lines
+        of_column = weight + tl.minimum(column, out_features - 1).to(tl.int64)[:, None] * in_features
+        prefetch(of_column + tl.minimum(ahead, in_features - 1)[None, :])
+    wait_for_predecessor()
     total = tl.zeros((OUTPUT_TILE, ROW_TILE), tl.float32)
     for start in range(first, end, INPUT_TILE):
         there = start + place < in_features
@@ -131,6 +144,8 @@ class PlainLinear(ReferenceLinear):
             self.out_features,
             self._split_tiles,
             INPUT_TILE=self._input_tile,
+            PREFETCHED=_PREFETCHED if launches_dependently() else 0,
             **FEW_ROWS.options,
+            **launch_options(),
         )
         return output

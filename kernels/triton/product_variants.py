@@ -180,11 +180,11 @@ def _few_rows(dtype: str, number_bytes: int) -> Iterator[KernelVariant]:
         ("one-bias", dtype, ("partials",)),
         ("wide", "fp32", ("bias", "partials")),
     ):
-        fixed = {"INPUT_TILE": few_rows_inputs(number_bytes), **dict.fromkeys(absent)}
-        variant = _variant(
-            f"few-rows-{name}-{dtype}", few_rows_kernel, FEW_ROWS, types | {"output": f"*{output}"}, fixed
-        )
-        yield replace(variant, programs=2, warpgroup_matmul=dtype != "fp32")
+        for prefetched in (0, 4) if name == "splits" else (0,):
+            fixed = {"INPUT_TILE": few_rows_inputs(number_bytes), "PREFETCHED": prefetched, **dict.fromkeys(absent)}
+            named = f"few-rows-{name}{'-prefetched' * bool(prefetched)}-{dtype}"
+            variant = _variant(named, few_rows_kernel, FEW_ROWS, types | {"output": f"*{output}"}, fixed)
+            yield replace(variant, programs=2, warpgroup_matmul=dtype != "fp32")
 
 
 def _experts(dtype: str, tile: int) -> Iterator[KernelVariant]:
