@@ -32,13 +32,18 @@ def load_scales(head_scales, blocks, block_stride, readable, KIND: tl.constexpr,
     `readable`: bool [TILE], or None for all; the others are 0. `block_stride` is in bytes."""
     at = blocks[:, None] * (block_stride // 2) + KIND * BLOCK + tl.arange(0, BLOCK)[None, :]
     pointers = head_scales + tl.reshape(at, (TILE,))
-    if readable is None:
-        scales = tl.load(pointers)
-    else:
-        scales = tl.load(pointers, mask=readable, other=0.0)
+    scales = _load(pointers, readable)
     # A sum of one number each, so that each scale is read once: the compiler would otherwise have every thread read
     # those of its scores.
     return tl.sum(tl.reshape(scales.to(tl.float32), (TILE, 1)), axis=1)
+
+
+@triton.jit
+def _load(pointers, readable):
+    if readable is None:
+        return tl.load(pointers)
+    else:
+        return tl.load(pointers, mask=readable, other=0.0)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks, int8_block_bytes, int8_layer_bytes
 from kernels.ops import AttentionPlan, HeadNorms, RopeRows
-from kernels.reference_int8 import from_int8, to_int8
+from kernels.reference_int8 import from_int8, numbers_of, to_int8
 from kernels.reference_ops import ReferenceOps, ReferencePlan
 from kernels.triton.attention import attend
 from kernels.triton.blocks import copy_blocks
@@ -28,11 +28,6 @@ def blocks_of(kv_layer: Tensor) -> Tensor:
     """The bytes [N, ...] of the blocks whose numbers are `kv_layer`, with the scales behind these."""
     _, _, _, kv_heads, head_dim = kv_layer.shape
     return kv_layer.as_strided((len(kv_layer), int8_block_bytes(kv_heads, head_dim)), (kv_layer.stride(0), 1))
-
-
-def numbers_of(blocks: Tensor, kv_heads: int, head_dim: int) -> Tensor:
-    """The numbers [N, 16, 2, Hkv, D] of blocks."""
-    return blocks[:, : BLOCK_TOKENS * 2 * kv_heads * head_dim].view(-1, BLOCK_TOKENS, 2, kv_heads, head_dim)
 
 
 class Int8Reference(ReferenceOps):
@@ -164,8 +159,8 @@ def test_a_vector_that_is_not_finite_reads_as_nan() -> None:
     read = from_int8(blocks, 1, 16)[0, :, :, 0]
     assert read[3, 1].isnan().all()
     assert read[4, 0].isnan().all()
-    assert torch.allclose(read[3, 0], torch.ones(16))
-    assert torch.allclose(read[4, 1], torch.ones(16))
+    assert torch.allclose(read[3, 0], torch.ones(16), rtol=1e-2)
+    assert torch.allclose(read[4, 1], torch.ones(16), rtol=1e-2)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma4_shared"])
