@@ -281,7 +281,7 @@ def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KV
 
     window = _window(config, model.config)
     try:
-        memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window)
+        memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window, drafts=config.ngram)
     except OutOfDeviceMemory as error:
         raise InsufficientMemory(f"the GPU has no room for the model's largest steps: {error}") from error
     limit = device_budget(memory, share)

@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.execution.device.counts import DeviceCounts
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, graph_sizes, row_sizes
+from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, graph_sizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, continued, encoded, padding_rows, replayed_shape
 from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.masks import DrawMasks, grammar_masks
@@ -102,12 +102,16 @@ class DeviceRunner:
     def expert_tokens(self) -> tuple[int, ...]:
         return self._expert_tokens.read()
 
-    @torch.inference_mode()
-    def capture_graphs(self, capture: Capture, *, drafts: bool = False) -> None:
-        """Capture decode steps of all sizes, also those with drafts if there will be `drafts`. Called once, between
-        steps. If it fails, no step is replayed."""
+    def graph_sizes(self, *, drafts: bool) -> GraphSizes:
+        """The sizes of the steps to replay, also of those with drafts if there will be `drafts`."""
         # Tokens that fill a row up would advance a recurrent state a second time.
-        sizes = graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and self._states is None)
+        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and self._states is None)
+
+    @torch.inference_mode()
+    def capture_graphs(self, capture: Capture, sizes: GraphSizes | None = None) -> None:
+        """Capture decode steps of these sizes; None: of all without drafts. Called between steps. If it fails, no step
+        is replayed."""
+        sizes = sizes or self.graph_sizes(drafts=False)
         tokens = max(key.rows * key.tokens_each for key in sizes.keys)
         tensors = StepTensors.empty(sizes.rows[-1], tokens, self._device)
         graphs: dict[GraphKey, ReplayedStep] = {}

@@ -72,7 +72,7 @@ def runners(step_ops: type[StepOps], *, graphs: bool = False, drafts: bool = Fal
             num_states=num_states,
         )
         if graphs:
-            runner.capture_graphs(rerun, drafts=drafts)
+            runner.capture_graphs(rerun, runner.graph_sizes(drafts=drafts))
         return runner
 
     return make

@@ -40,10 +40,10 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[Transformer]:
         models.append(model)
         return REFERENCE_GRAPHS(model, **sizes)
 
-    memory = DeviceMemory(total_bytes=100 << 20, taken_bytes=60 << 20, step_bytes=30 << 20)
+    memory = DeviceMemory(total_bytes=100 << 20, taken_bytes=60 << 20, step_bytes=20 << 20, graph_bytes=10 << 20)
     monkeypatch.setattr("engine.engine.select_ops", lambda *_: GpuOps(torch.device("cpu"), torch.float32))
     monkeypatch.setattr("engine.runtime.model_loading.select_step_ops", lambda ops: ReferenceStepOps())
-    monkeypatch.setattr(placement, "measure_memory", lambda *_: memory)
+    monkeypatch.setattr(placement, "measure_memory", lambda *_, drafts: memory)
     monkeypatch.setattr(placement, "place", place)
     return models
 
