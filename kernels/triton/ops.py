@@ -1,4 +1,5 @@
-"""The op table of a CUDA device: cuBLAS for products of plain numbers, this package's kernels for the rest."""
+"""The op table of a CUDA device: cuBLAS for products of many rows of plain numbers, this package's kernels for the
+rest."""
 
 from collections.abc import Callable, Sequence
 
@@ -31,6 +32,7 @@ from kernels.triton import (
     blocks,
     delta_launch,
     embedding,
+    few_rows,
     latents,
     logprobs,
     mixture,
@@ -77,6 +79,9 @@ class TritonOps(ReferenceOps):
             "dtype": str(self.dtype).removeprefix("torch."),
             "kv dtype": str(self.kv_dtype).removeprefix("torch."),
         }
+
+    def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        return few_rows.PlainLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
 
     def takes_blocks(self, format: str, in_features: int) -> bool:
         return gpu_formats.takes(format, in_features, floats8=self._floats8)

@@ -40,6 +40,14 @@ ROUNDED_FEW = ProductTile(32, 64, 4, 5)
 ROUNDED_MANY = {False: ProductTile(128, 128, 8, 4), True: ProductTile(128, 64, 8, 4)}
 """By whether scales are of groups: their scaled sums take the registers of half a tile."""
 
+FEW_ROWS = ProductTile(16, 64, 4, 4)
+"""Of the products with plain weights that cuBLAS is not given: two programs of a multiprocessor have 96 KiB of weights
+in flight, three times what the memory of an H200 needs."""
+LEAST_FEW_ROWS_NUMBERS = 1 << 20
+"""Numbers of a weight from which few rows are not given to cuBLAS. Smaller ones are read within a launch's own time."""
+_FEW_ROWS_BYTES = 256
+"""Of a line of a weight at a time."""
+
 FEW_TOKENS, MANY_TOKENS = 32, 128
 """Assignments of a tile of one expert."""
 
@@ -63,6 +71,11 @@ def split_tiles(tiles: int, out_features: int) -> int:
     programs = -(-out_features // GROUPED_FEW.output_tile)
     splits = max(1, min(_PROGRAMS // programs, tiles // _LEAST_SPLIT_TILES))
     return -(-tiles // splits)
+
+
+def few_rows_inputs(number_bytes: int) -> int:
+    """Inputs of a tile in products of few rows with plain weights."""
+    return _FEW_ROWS_BYTES // number_bytes
 
 
 def expert_launch(assignments: int, experts: int) -> int:
