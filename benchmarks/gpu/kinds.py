@@ -51,6 +51,7 @@ KINDS = (
     _serve("llama-3.1-8b", 130),
     Kind("check attention", _CHECK_S, "checks.attention", checks=True),
     Kind("check head dimensions", _CHECK_S, "checks.attention", "run_dimensions", checks=True),
+    Kind("check int8 KV", _CHECK_S, "checks.int8_kv", checks=True),
     Kind("check latents", _CHECK_S, "checks.latents", checks=True),
     Kind("check elementwise", _CHECK_S, "checks.elementwise", checks=True),
     Kind("check sampling", _CHECK_S, "checks.sampling", checks=True),

@@ -78,7 +78,7 @@ class Transformer:
         self._kv_numbers = {index: of_own[sources[index]] for index in attending}
         """By layer, the number of its KV among those of all layers."""
         self._blocks = mixed_blocks(config, groups)
-        self._kv_starts = [] if self._blocks is None else self._blocks.starts(block_numbers)[0]
+        self._kv_starts = [] if self._blocks is None else self._blocks.starts(ops.layer_size)[0]
         eps, linear = config.rms_norm_eps, [index for index in range(config.num_layers) if config.is_linear(index)]
         nets = {index: layer.delta for index, layer in enumerate(weights.layers) if layer.delta is not None}
         self._deltas = {index: DeltaNet(net, linear.index(index), eps) for index, net in nets.items()}
@@ -204,11 +204,14 @@ class Transformer:
 
     def _kv_of(self, index: int, heads: HeadShape, kv: Tensor) -> Tensor:
         """The KV [N, 16, 2, Hkv, D] of a layer, or [N, 16, 1, Hkv, D] of keys alone."""
-        if self._blocks is None:
-            return kv[self._groups.places[self._kv_numbers[index]][1]]
-        start = self._kv_starts[self._kv_numbers[index]]
-        in_block = kv[0, :, start : start + block_numbers(heads)]
-        return in_block.view(-1, BLOCK_TOKENS, heads.kinds, heads.kv_heads, heads.dim)
+        number = self._kv_numbers[index]
+        place, start = (self._groups.places[number][1], 0) if self._blocks is None else (0, self._kv_starts[number])
+        pool = kv[place]
+        if pool.dim() > 2:
+            return pool
+        return pool[:, start : start + block_numbers(heads)].view(
+            -1, BLOCK_TOKENS, heads.kinds, heads.kv_heads, heads.dim
+        )
 
     def _attention(
         self, index: int, layer: LayerWeights, normed: Tensor, rope: RopeRows, kv: Tensor, plan: AttentionPlan

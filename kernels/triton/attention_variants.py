@@ -1,7 +1,7 @@
 """The shipped variants of the attention kernels, as described in `kernels.triton.variants`.
 
 What is compiled depends on a model's heads and window. There is one variant for each path through the code: every head
-dimension with KV in the model's dtype and in fp8, rows with and without drafts, a window, and sinks.
+dimension with KV in the model's dtype, in fp8 and in int8, rows with and without drafts, a window, and sinks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,10 +21,11 @@ from kernels.triton.tuning import (
 )
 from kernels.triton.variants import KernelVariant
 
-_BF16, _FP16, _FP8 = "bf16", "fp16", "fp8e4nv"
+_BF16, _FP16, _FP8, _INT8 = "bf16", "fp16", "fp8e4nv", "i8"
 _WARPGROUP_ROWS = 64
 """Rows of a product of warp groups: PTX ISA, wgmma."""
-_BYTES = {_BF16: 2, _FP16: 2, _FP8: 1}
+_BYTES = {_BF16: 2, _FP16: 2, _FP8: 1, _INT8: 1}
+_NAMED = {_FP8: "-kv8", _INT8: "-int8kv"}
 
 TYPES = {
     "sinks": "*fp32",
@@ -56,7 +57,7 @@ class _Model:
     sinks: bool = False
 
     def __str__(self) -> str:
-        stored = "-kv8" if self.stored == _FP8 else ""
+        stored = _NAMED.get(self.stored, "")
         return (
             f"{self.dtype}{stored}-d{self.shape.head_dim}"
             + ("-window" if self.shape.window else "")
@@ -104,6 +105,12 @@ _PLAIN = (
     _model(_BF16, _FP8, 8, 4, 128),
     _model(_BF16, _FP8, 4, 2, 256),
     _model(_BF16, _FP8, 2, 8, 512),
+    _model(_BF16, _INT8, 3, 3, 64),
+    _model(_BF16, _INT8, 8, 8, 64, window=128, sinks=True),
+    _model(_BF16, _INT8, 32, 1, 80),
+    _model(_BF16, _INT8, 8, 4, 128),
+    _model(_BF16, _INT8, 4, 2, 256),
+    _model(_BF16, _INT8, 2, 8, 512),
 )
 """Models with only the kernels listed that read KV for one token and for chunks; the others equal another model's."""
 

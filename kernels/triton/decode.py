@@ -21,6 +21,7 @@ from kernels.triton.attention_step import (
     load_query,
     start_softmax,
 )
+from kernels.triton.int8_kv import scales_of_head
 
 
 @triton.jit
@@ -77,10 +78,10 @@ def decode(
 ):
     """Attend with the queries of rows 0 to rows - 1 to each split of their contexts.
 
-    query, output [T, Hq, D]; kv_layer [N, 16, 2, Hkv, D], dense within a block. A row whose window lies in one split
-    is written to output; of others each split's mean goes to partials float32 [splits, most_queries, Hq, D] and log2
-    of its sum of weights to partial_sums float32 [splits, most_queries, Hq]. scale: of scores, as in `attention_step`.
-    sinks: float32 [Hq], in the sum of the first of these splits; None: there are none.
+    query, output [T, Hq, D]; kv_layer [N, 16, 2, Hkv, D], dense within a block (int8: `kernels.triton.int8_kv`). A row
+    whose window lies in one split is written to output; of others each split's mean goes to partials float32 [splits,
+    most_queries, Hq, D] and log2 of its sum of weights to partial_sums float32 [splits, most_queries, Hq]. scale: of
+    scores, as in `attention_step`. sinks: float32 [Hq], in the sum of the first of these splits; None: there are none.
 
     Grid: (programs,), any number. A piece of work is (split, KV head, QUERY_TILE packed rows), the split's heads one
     after another, since their keys are neighbours in memory. Oracle: `kernels.reference.attend`, with `merge`.
@@ -112,6 +113,7 @@ def decode(
                     q,
                     query_at,
                     kv_layer + kv_head * HEAD_DIM,
+                    scales_of_head(kv_layer, kv_head, KV_HEADS, HEAD_DIM),
                     block_table,
                     start,
                     first_key,

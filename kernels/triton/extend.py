@@ -16,6 +16,7 @@ from kernels.triton.attention_step import (
     load_query,
     start_softmax,
 )
+from kernels.triton.int8_kv import scales_of_head
 from kernels.triton.query_tiles import row_and_tile_of
 
 
@@ -25,6 +26,7 @@ def _steps(
     query,
     query_at,
     kv_head_keys,
+    kv_head_scales,
     block_table,
     start,
     end,
@@ -46,6 +48,7 @@ def _steps(
             query,
             query_at,
             kv_head_keys,
+            kv_head_scales,
             block_table,
             first,
             first_key,
@@ -108,6 +111,7 @@ def extend(
         query_at = context - tokens + packed // GROUP
         block_table = block_tables + tl.load(row_slots + row).to(tl.int64) * table_stride
         kv_head_keys = kv_layer + kv_head * HEAD_DIM
+        kv_head_scales = scales_of_head(kv_layer, kv_head, KV_HEADS, HEAD_DIM)
 
         # The tile's first and last token see the keys up to their own. Between the tiles that some see in part, at
         # both ends, are those that all see whole. Heads of more than 256 dimensions leave no registers for a loop over
@@ -127,6 +131,7 @@ def extend(
                 q,
                 query_at,
                 kv_head_keys,
+                kv_head_scales,
                 block_table,
                 start,
                 whole,
@@ -150,6 +155,7 @@ def extend(
                 q,
                 query_at,
                 kv_head_keys,
+                kv_head_scales,
                 block_table,
                 start,
                 diagonal,
@@ -169,6 +175,7 @@ def extend(
             q,
             query_at,
             kv_head_keys,
+            kv_head_scales,
             block_table,
             diagonal,
             stop,

@@ -11,7 +11,7 @@ from kernels import gpu_formats
 from kernels.arrays import Array
 from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
-from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
+from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks, block_numbers, int8_block_bytes, int8_layer_bytes
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
@@ -50,17 +50,24 @@ _UNSCALED = KVScales(key=1.0, value=1.0)
 class TritonOps(ReferenceOps):
     """Ops on a GPU in one dtype, or on the CPU with Triton's interpreter.
 
-    `kv_scales`: keep KV in fp8 e4m3, with these scales where a layer has none of its own. `floats8`: whether the GPU
-    computes in e4m3; weights in it are expanded otherwise.
+    `kv_scales`: keep KV in fp8 e4m3, with these scales where a layer has none of its own. `int8_kv`: keep it in int8
+    (`kernels.reference_int8`). `floats8`: whether the GPU computes in e4m3; weights in it are expanded otherwise.
     """
 
     def __init__(
-        self, device: torch.device, dtype: torch.dtype, kv_scales: KVScales | None = None, *, floats8: bool = True
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        kv_scales: KVScales | None = None,
+        *,
+        int8_kv: bool = False,
+        floats8: bool = True,
     ) -> None:
+        assert not (int8_kv and kv_scales), "KV is in one of int8 and fp8"
         super().__init__(device, dtype)
         self._floats8 = floats8
         self.kv_scales = kv_scales
-        self.kv_dtype = torch.float8_e4m3fn if kv_scales else dtype
+        self.kv_dtype = torch.int8 if int8_kv else torch.float8_e4m3fn if kv_scales else dtype
 
     def describe(self) -> dict[str, str | int | float]:
         return {
@@ -140,12 +147,18 @@ class TritonOps(ReferenceOps):
         return mixture.mixture(weights, x, slot_mapping, multiply, expert_tokens, routed)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
-        shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
+        shape: tuple[int, ...] = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
+        if self.kv_dtype == torch.int8:
+            shape = (num_layers, num_blocks, int8_block_bytes(num_kv_heads, head_dim))
         return torch.zeros(shape, dtype=self.kv_dtype, device=self.device)
 
     def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Tensor:
-        shape = (1, num_blocks, blocks.starts(block_numbers)[1])
+        shape = (1, num_blocks, blocks.starts(self.layer_size)[1])
         return torch.zeros(shape, dtype=self.kv_dtype, device=self.device)
+
+    @property
+    def layer_size(self) -> LayerSize:
+        return int8_layer_bytes if self.kv_dtype == torch.int8 else block_numbers
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
         blocks.clear_blocks(kv, block_ids)

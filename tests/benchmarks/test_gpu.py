@@ -20,6 +20,7 @@ from benchmarks.gpu.checks import (
     delta,
     elementwise,
     graphs,
+    int8_kv,
     latents,
     sampling,
     share_that_differs,
@@ -52,7 +53,9 @@ def assert_all(stage: Stage, status: Status, at_least: int) -> None:
     assert len(stage.outcomes) >= at_least
 
 
-@pytest.mark.parametrize("run", [delta.run, elementwise.run, latents.run, product_checks.run, sampling.run, step.run])
+@pytest.mark.parametrize(
+    "run", [delta.run, elementwise.run, int8_kv.run, latents.run, product_checks.run, sampling.run, step.run]
+)
 def test_checks_pass_where_kernels_are_right(stage: Stage, run: object) -> None:
     run(stage)  # type: ignore[operator]
     assert_all(stage, "passed", 5)

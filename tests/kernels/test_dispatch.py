@@ -103,15 +103,17 @@ def test_a_gpu_without_floats_of_8_bits_expands_them(monkeypatch: pytest.MonkeyP
     assert not ops.takes_blocks("fp8", 4096)
     assert not ops.takes_blocks("e4m3_128", 4096)
     assert ops.takes_blocks("int8", 4096)
-    with pytest.raises(DeviceUnavailable, match=r"kv_dtype fp8 needs a GPU of .* 8\.9 or more: Some GPU has 8\.0"):
+    with pytest.raises(
+        DeviceUnavailable, match=r"kv_dtype fp8 needs a GPU of .* 8\.9 or more: Some GPU has 8\.0; use kv_d.* int8"
+    ):
         select_ops(None, None, "cuda", "fp8")
 
 
 @pytest.mark.usefixtures("gpu")
-def test_int8_kv_is_a_cpus_with_the_native_library() -> None:
+def test_int8_kv_is_a_gpus_or_a_cpus_with_the_native_library(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    with pytest.raises(DeviceUnavailable, match="kv_dtype int8 is for a CPU"):
-        select_ops(None, None, "cuda", "int8")
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "a GPU")
+    assert select_ops(None, None, "cuda", "int8").describe()["kv dtype"] == "int8"
     with pytest.raises(DeviceUnavailable, match="kv_dtype int8 needs dtype bfloat16"):
         select_ops("float32", 1, "cpu", "int8")
 

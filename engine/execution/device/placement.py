@@ -73,8 +73,8 @@ def run_largest_step(
 
 
 def measure_graphs(runner: DeviceRunner, device: torch.device, *, drafts: bool) -> int:
-    """Bytes that the CUDA graphs of a model take in addition to the memory that they share: those of the smallest, times their
-    number. 0 if they cannot be captured."""
+    """Bytes that the CUDA graphs of a model take in addition to the memory that they share: those of the smallest,
+    times their number. 0 if they cannot be captured."""
     measured = _MeasuredCapture(CudaCapture(), device)
     try:
         runner.capture_graphs(measured, GraphSizes((1,), BLOCK_TOKENS))
