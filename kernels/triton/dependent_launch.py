@@ -40,7 +40,7 @@ _COMPILED = tl.constexpr(not knobs.runtime.interpret)
 _chosen: ContextVar[bool] = ContextVar("dependent launch", default=DEPENDENT_LAUNCH)
 
 
-@core.builtin  # type: ignore[misc]
+@core.builtin
 def has_dependent_launch(_semantic: Any = None) -> Any:
     """Whether the GPU that a kernel is compiled for has the instructions."""
     least = 10 * DEPENDENT_LAUNCH_CAPABILITY.major + DEPENDENT_LAUNCH_CAPABILITY.minor
