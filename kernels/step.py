@@ -77,7 +77,8 @@ class StepShape:
     """The size of a step as known to the host; determines which kernels are launched with which grids.
 
     Of `rows` rows with `tokens` tokens in total, the first `decode_rows` have at most `decode_queries` tokens each and
-    at most `decode_context_tokens` of context in total, the others at most `extend_queries` tokens each.
+    at most `decode_context_tokens` of context in total, the others at most `extend_queries` tokens each and
+    `extend_tokens` in total.
 
     `tokens_each`: of every row in the step's tensors; 0 where rows differ. A row with fewer tokens begins with tokens
     before its start, whose KV is there and is not stored again.
@@ -88,6 +89,7 @@ class StepShape:
     decode_rows: int
     decode_queries: int
     extend_queries: int
+    extend_tokens: int
     decode_context_tokens: int
     tokens_each: int = 0
 

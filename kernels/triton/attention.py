@@ -10,6 +10,7 @@ from kernels.layout import BLOCK_TOKENS
 from kernels.triton.decode import decode, merge
 from kernels.triton.extend import extend
 from kernels.triton.plan import TritonPlan
+from kernels.triton.query_tiles import query_tiles
 from kernels.triton.tuning import MAX_HEAD_DIM, AttentionShape, decode_launch, extend_launch, merge_launch
 from kernels.weights import KVScales
 
@@ -123,8 +124,8 @@ def _extend(
     value_scale: float,
 ) -> None:
     launch = extend_launch(shape)
-    query_tiles = -(-plan.extend_queries * shape.group // launch.constexprs["QUERY_TILE"])
-    extend[(shape.kv_heads, query_tiles, plan.extend_rows)](
+    tiles = query_tiles(plan.extend_tokens, plan.extend_rows, shape.group, int(launch.constexprs["QUERY_TILE"]))
+    extend[(shape.kv_heads, tiles)](
         query,
         kv_layer,
         sinks,
@@ -134,6 +135,7 @@ def _extend(
         plan.query_starts,
         plan.context_lens,
         plan.decode_rows,
+        plan.extend_rows,
         plan.block_tables.stride(0),
         kv_layer.stride(0),
         scale,

@@ -13,6 +13,7 @@ from kernels.triton.decode import merge
 from kernels.triton.latent_attention import latent_decode, latent_extend
 from kernels.triton.latent_store import rotate_and_store_latents
 from kernels.triton.plan import TritonPlan
+from kernels.triton.query_tiles import query_tiles
 from kernels.triton.tuning_latents import (
     JOINED_SPLITS,
     LatentShape,
@@ -115,8 +116,8 @@ def _extend(
     query: Tensor, kv_layer: Tensor, output: Tensor, plan: TritonPlan, shape: LatentShape, scale: float
 ) -> None:
     launch = latent_extend_launch(shape)
-    query_tiles = -(-plan.extend_queries * shape.heads // int(launch.constexprs["QUERY_TILE"]))
-    latent_extend[(query_tiles, plan.extend_rows)](
+    tiles = query_tiles(plan.extend_tokens, plan.extend_rows, shape.heads, int(launch.constexprs["QUERY_TILE"]))
+    latent_extend[(tiles,)](
         query,
         kv_layer,
         output,
@@ -125,6 +126,7 @@ def _extend(
         plan.query_starts,
         plan.context_lens,
         plan.decode_rows,
+        plan.extend_rows,
         plan.block_tables.stride(0),
         kv_layer.stride(0),
         scale,

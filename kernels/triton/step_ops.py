@@ -30,7 +30,7 @@ class TritonStepOps:
             context_lens=step.context_lens,
             decode_rows=shape.decode_rows,
             decode_queries=shape.decode_queries,
-            extend_queries=shape.extend_queries,
+            extend_tokens=shape.extend_tokens,
             split_starts=split_starts,
             # Each row begins one split, and fills as many as its context is long.
             split_capacity=shape.decode_rows + shape.decode_context_tokens // SPLIT_TOKENS,

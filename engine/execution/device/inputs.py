@@ -77,12 +77,14 @@ def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes, state_saves: Se
         words = encoded(lines + padding_rows(key)[len(rows) :])
         starts = [(place + 1) * key.tokens_each - 1 - len(row.drafts) for place, row in enumerate(rows)]
         return StepInputs(rows, order, places, words, starts, replayed_shape(key, graphs), key, context_tokens, saves)
+    extending = [row.tokens for row in rows[len(decoding) :]]
     shape = StepShape(
         rows=len(rows),
         tokens=sum(row.tokens for row in rows),
         decode_rows=len(decoding),
         decode_queries=most_queries,
-        extend_queries=max((row.tokens for row in rows[len(decoding) :]), default=0),
+        extend_queries=max(extending, default=0),
+        extend_tokens=sum(extending),
         decode_context_tokens=context_tokens,
     )
     starts = [0, *accumulate(1 + len(row.drafts) for row in rows)][:-1]
@@ -120,6 +122,7 @@ def replayed_shape(key: GraphKey, graphs: GraphSizes) -> StepShape:
         decode_rows=key.rows,
         decode_queries=key.tokens_each,
         extend_queries=0,
+        extend_tokens=0,
         decode_context_tokens=graphs.context_of(key),
         tokens_each=key.tokens_each,
     )
