@@ -5,6 +5,7 @@ from dataclasses import replace
 import triton
 import triton.language as tl
 
+from kernels.triton.capability import HOPPER
 from kernels.triton.variants import KernelVariant
 
 
@@ -45,7 +46,7 @@ SOUND = KernelVariant(
 )
 
 
-def flawed_variants() -> tuple[KernelVariant, ...]:
+def flawed_variants(capability: int = HOPPER) -> tuple[KernelVariant, ...]:
     return (
         SOUND,
         replace(SOUND, name="spilled", constexprs=tiles(256, 256, 64)),
