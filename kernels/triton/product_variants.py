@@ -118,6 +118,7 @@ def _on(capability: int, variant: KernelVariant) -> KernelVariant:
         constexprs={**constexprs, **tile.constexprs},
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
+        max_registers=tile.max_registers,
     )
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from kernels.delta import DeltaShape
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, ExpertWeights, LatentWeights, Linear, Ops, RopeRows
+from kernels.ops import AttentionMetadata, DeltaWeights, ExpertWeights, LatentWeights, Linear, Ops, RopeRows
 from kernels.step import ROW_WORDS, SAVE_WORDS, Row, RowSave, row_words
-from kernels.weights import DeltaVectors, DeltaWeights, ExpertStacker, HeadStacker, MlpWeights
+from kernels.weights import DeltaVectors, ExpertStacker, HeadStacker, MlpWeights
 
 Results = Mapping[str, Tensor]
 """By op, rows of numbers."""

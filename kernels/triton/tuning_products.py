@@ -19,21 +19,24 @@ MOST_PARTIAL_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class ProductTile:
-    """Rows and outputs of a program, warps and stages."""
+    """Rows and outputs of a program, warps and stages. max_registers: of a thread; None leaves it to the assembler, which
+    may spill to fit a second program."""
 
     row_tile: int
     output_tile: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
 
     @property
     def constexprs(self) -> dict[str, int]:
         return {"ROW_TILE": self.row_tile, "OUTPUT_TILE": self.output_tile}
 
     @property
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, int | None]:
         """The keyword arguments of a launch."""
-        return self.constexprs | {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        compiled = {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
+        return {**self.constexprs, **compiled}
 
 
 GROUPED_FEW = ProductTile(32, 64, 4, 4)
@@ -58,7 +61,7 @@ EXPERTS = {
 
 _ONE_WARP_PRODUCTS: Mapping[tuple[str, ProductTile], ProductTile] = {
     ("grouped", GROUPED_FEW): ProductTile(32, 64, 8, 4),
-    ("grouped", GROUPED_MANY): ProductTile(128, 32, 8, 3),
+    ("grouped", GROUPED_MANY): ProductTile(128, 32, 8, 3, 255),
     ("e4m3", ROUNDED_MANY[False]): ROUNDED_MANY[True],
     ("i8", ROUNDED_MANY[False]): ROUNDED_MANY[True],
 }
