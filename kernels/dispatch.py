@@ -1,16 +1,18 @@
 """Selects the backend; nothing else does. Imports torch only where it computes."""
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 from kernels.arrays import DtypeName
 from kernels.cpu.cores import usable_cores
 from kernels.cpu.native_ops import NativeOps, computes_natively
-from kernels.gpu import cuda_flaw, missing_for_floats8
+from kernels.gpu import cuda_flaw, missing_for_floats8, part_flaw
 
 if TYPE_CHECKING:
     from kernels.ops import Ops
     from kernels.step import StepOps
+    from kernels.triton.self_test_parts import ModelPart
 
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
@@ -66,6 +68,17 @@ def select_ops(
 def takes_gpu(device: Device = "auto") -> bool:
     """Whether `select_ops` takes the GPU for `device`, or raises as there is no usable one."""
     return device == "cuda" or (device == "auto" and cuda_flaw() is None)
+
+
+def check_parts(parts: "Iterable[ModelPart]") -> None:
+    """Test the kernels of the GPU that `select_ops` chose which only models with one of these parts use.
+
+    Raises:
+        DeviceUnavailable: one fails.
+    """
+    for part in parts:
+        if flaw := part_flaw(part):
+            raise DeviceUnavailable(f"device cuda needs {flaw}; use device cpu")
 
 
 def select_step_ops(ops: "Ops") -> "StepOps":

@@ -53,12 +53,13 @@ from engine.speculation.speculator import Speculator
 from engine.speculation.vocabulary import Vocabulary, VocabularyMismatch, check_same_vocabulary
 from engine.text.processor import TextProcessor
 from kernels.cpu.native_ops import NativeOps
-from kernels.dispatch import select_step_ops
+from kernels.dispatch import check_parts, select_step_ops
 
 if TYPE_CHECKING:
     from engine.grammar.compiler import GrammarCompiler
     from engine.models.transformer import Transformer
     from kernels.ops import Ops
+    from kernels.triton.self_test_parts import ModelPart
 
 logger = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ def load(
     Raises:
         UnsupportedCheckpoint: the checkpoint cannot be served, or `draft` cannot draft for it.
         InsufficientMemory: the KV memory holds fewer than two blocks, or less is available than configured.
+        DeviceUnavailable: kernels that the model needs fail their self-test on the GPU.
     """
     checkpoint = open_checkpoint(path, config.weight_cache)
     model_config = checkpoint.config
@@ -139,6 +141,8 @@ def load(
         draft = None
     if draft is not None:
         draft = _fitting(draft, name, model_config, text, config)
+    if ops.on_gpu:
+        check_parts(_tested_parts(model_config))
     groups = _groups(name, model_config, draft, ops, config)
     host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups)
     report = None if progress is None else lambda done, total: progress(name, done, total)
@@ -182,6 +186,16 @@ def load(
         model_details(path, checkpoint, config.quantize, pool),
     )
     return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator)
+
+
+def _tested_parts(config: ModelConfig) -> "list[ModelPart]":
+    """Parts of a model whose kernels are tested on a GPU when such a model is loaded."""
+    there: dict[ModelPart, object] = {
+        "experts": config.experts,
+        "latents": config.latent,
+        "delta nets": config.linear,
+    }
+    return [part for part, described in there.items() if described is not None]
 
 
 def _sampling_defaults(config: EngineConfig, name: str, checkpoint: Checkpoint) -> SamplingDefaults:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
+from kernels.triton.capability import capability_of
 from kernels.triton.decode import decode, merge
 from kernels.triton.extend import extend
 from kernels.triton.plan import TritonPlan
@@ -43,7 +44,13 @@ def attend(
     output = torch.empty_like(query)
     kv_heads, head_dim = kv_layer.shape[-2:]
     shape = AttentionShape(
-        kv_heads, query.shape[1] // kv_heads, head_dim, window or 0, kv_layer.element_size(), cap or 0.0
+        kv_heads,
+        query.shape[1] // kv_heads,
+        head_dim,
+        window or 0,
+        kv_layer.element_size(),
+        cap or 0.0,
+        capability_of(query.device),
     )
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
     scale *= (math.log2(math.e) if cap is None else 1 / cap) * scales.key

@@ -5,14 +5,15 @@ dimension with KV in the model's dtype, in fp8 and in int8, rows with and withou
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kernels.triton.attention_tiles import FEW_QUERY_ROWS
+from kernels.triton.capability import HOPPER
 from kernels.triton.decode import decode, merge
 from kernels.triton.extend import extend
 from kernels.triton.plan import COUNTED_ROWS, SPLIT_TOKENS, count_splits
 from kernels.triton.tuning import (
-    FEW_QUERY_ROWS,
     AttentionShape,
     Launch,
     decode_launch,
@@ -115,13 +116,18 @@ _PLAIN = (
 """Models with only the kernels listed that read KV for one token and for chunks; the others equal another model's."""
 
 
-def attention_variants() -> list[KernelVariant]:
+def attention_variants(capability: int = HOPPER) -> list[KernelVariant]:
     """All variants of the attention kernels."""
+    whole, plain = ([_on(capability, model) for model in models] for models in (_WHOLE, _PLAIN))
     return [
         _counting(),
-        *(variant for model in _WHOLE + _PLAIN for variant in _readers(model)),
-        *(variant for model in _WHOLE for variant in _others(model)),
+        *(variant for model in whole + plain for variant in _readers(model)),
+        *(variant for model in whole for variant in _others(model)),
     ]
+
+
+def _on(capability: int, model: _Model) -> _Model:
+    return replace(model, shape=replace(model.shape, capability=capability))
 
 
 def _readers(model: _Model) -> Iterator[KernelVariant]:

@@ -9,6 +9,7 @@ from kernels.layout import BLOCK_TOKENS
 from kernels.ops import LatentWeights, RopeRows
 from kernels.triton.attention import programs_of
 from kernels.triton.by_head import HeadLinears
+from kernels.triton.capability import capability_of
 from kernels.triton.decode import merge
 from kernels.triton.latent_attention import latent_decode, latent_extend
 from kernels.triton.latent_store import rotate_and_store_latents
@@ -56,7 +57,7 @@ def attend_latents(query: Tensor, kv_layer: Tensor, plan: TritonPlan, rotated: i
     """
     _check_layout(query, kv_layer)
     heads, dim = query.shape[1:]
-    shape = LatentShape(heads, rotated, dim - rotated, kv_layer.element_size())
+    shape = LatentShape(heads, rotated, dim - rotated, kv_layer.element_size(), capability_of(query.device))
     output = query.new_empty((*query.shape[:2], shape.rank))
     if plan.decode_rows:
         _decode(query, kv_layer, output, plan, shape, scale * math.log2(math.e))

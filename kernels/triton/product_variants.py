@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kernels.reference_rounded import GROUP_INPUTS, LARGEST
+from kernels.triton.capability import HOPPER
 from kernels.triton.experts import (
     EXPERT_INPUTS,
     expert_grouped_kernel,
@@ -37,6 +38,7 @@ from kernels.triton.tuning_products import (
     ROUNDED_MANY,
     ProductTile,
     few_rows_inputs,
+    tile_on,
 )
 from kernels.triton.variants import KernelVariant
 from kernels.weights import PLAIN_ROUTING, RoutingRule
@@ -85,14 +87,20 @@ _ALL_FORMS = (
 _PLAIN_FORMS = (_ALL_FORMS[0], _ALL_FORMS[3])
 _ROUNDED = (("fp8e4nv", False), ("fp8e4nv", True), ("i8", False))
 """Type of codes, and whether scales are of 128 inputs."""
+_KINDS = {"*fp8e4nv": "e4m3", "*i8": "i8"}
+"""Of rounded weights, by type of codes, as in `kernels.triton.tuning_products`."""
 
 
 _PLAIN = (("bf16", 2), ("fp16", 2), ("fp32", 4))
 """Types of plain weights, and their bytes."""
 
 
-def product_variants() -> list[KernelVariant]:
+def product_variants(capability: int = HOPPER) -> list[KernelVariant]:
     """All variants of these kernels."""
+    return [_on(capability, variant) for variant in _of_hopper()]
+
+
+def _of_hopper() -> list[KernelVariant]:
     return [
         *(variant for bits, group in product((4, 8), (32, 64, 128)) for variant in _grouped("bf16", bits, group)),
         *_grouped("fp16", 4, 128, _PLAIN_FORMS),
@@ -104,6 +112,24 @@ def product_variants() -> list[KernelVariant]:
         *(variant for tile in (FEW_TOKENS, MANY_TOKENS) for variant in _experts("bf16", tile)),
         *_routing("bf16"),
     ]
+
+
+def _on(capability: int, variant: KernelVariant) -> KernelVariant:
+    """Hopper's variant with the tile of another GPU."""
+    constexprs = variant.constexprs
+    if not {"ROW_TILE", "OUTPUT_TILE"} <= constexprs.keys():
+        return variant
+    sizes = int(str(constexprs["ROW_TILE"])), int(str(constexprs["OUTPUT_TILE"]))
+    codes = variant.signature.get("codes", "")
+    kind = "plain" if not codes else _KINDS.get(codes, "grouped")
+    tile = tile_on(capability, kind, ProductTile(*sizes, variant.num_warps, variant.num_stages))
+    return replace(
+        variant,
+        constexprs={**constexprs, **tile.constexprs},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        max_registers=tile.max_registers,
+    )
 
 
 def _grouped(

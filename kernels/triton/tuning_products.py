@@ -1,9 +1,12 @@
-"""Launch parameters of the products with quantised weights and experts on a Hopper GPU.
+"""Launch parameters of the products with quantised weights and experts: those of Hopper, and what differs elsewhere.
 
 Found by compiling alone: `python -m kernels.triton.report` shows registers, shared memory and loads of each.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import torch
 
 _PROGRAMS = 264
 """Programs that a product of few rows is split into: two for each multiprocessor of an H100."""
@@ -16,21 +19,24 @@ MOST_PARTIAL_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class ProductTile:
-    """Rows and outputs of a program, warps and stages."""
+    """Rows and outputs of a program, warps and stages. max_registers: of a thread; None leaves it to the assembler,
+    which may spill to fit a second program."""
 
     row_tile: int
     output_tile: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
 
     @property
     def constexprs(self) -> dict[str, int]:
         return {"ROW_TILE": self.row_tile, "OUTPUT_TILE": self.output_tile}
 
     @property
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, int | None]:
         """The keyword arguments of a launch."""
-        return self.constexprs | {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        compiled = {"num_warps": self.num_warps, "num_stages": self.num_stages, "maxnreg": self.max_registers}
+        return {**self.constexprs, **compiled}
 
 
 GROUPED_FEW = ProductTile(32, 64, 4, 4)
@@ -61,9 +67,35 @@ EXPERTS = {
 }
 """By kind of weight and assignments of a tile."""
 
+_ONE_WARP_PRODUCTS: Mapping[tuple[str, ProductTile], ProductTile] = {
+    ("grouped", GROUPED_FEW): ProductTile(32, 64, 8, 4),
+    ("grouped", GROUPED_MANY): ProductTile(128, 32, 8, 3, 255),
+    ("e4m3", ROUNDED_MANY[False]): ROUNDED_MANY[True],
+    ("i8", ROUNDED_MANY[False]): ROUNDED_MANY[True],
+}
+"""Of GPUs whose matrix products are of single warps, which hold the left side in registers."""
+_ELSEWHERE: Mapping[int, Mapping[tuple[str, ProductTile], ProductTile]] = {
+    80: _ONE_WARP_PRODUCTS,
+    86: _ONE_WARP_PRODUCTS,
+    89: _ONE_WARP_PRODUCTS,
+    100: {("i8", ROUNDED_MANY[False]): ROUNDED_MANY[True]},
+    120: _ONE_WARP_PRODUCTS,
+}
+"""By capability, kind of weight and Hopper's tile, one that does not spill."""
+
 BY_HEAD_INPUTS = 64
 """Inputs of a step of a product by head."""
 _BY_HEAD_FEW, _BY_HEAD_MANY = EXPERTS["plain", FEW_TOKENS], EXPERTS["plain", MANY_TOKENS]
+
+
+def tile_on(capability: int, kind: str, tile: ProductTile) -> ProductTile:
+    """The tile of a GPU where Hopper's is `tile`, for weights that are "plain", "grouped", "e4m3" or "i8"."""
+    return _ELSEWHERE.get(capability, {}).get((kind, tile), tile)
+
+
+def kind_of_codes(dtype: torch.dtype) -> str:
+    """The kind of a rounded weight."""
+    return "i8" if dtype == torch.int8 else "e4m3"
 
 
 def split_tiles(tiles: int, out_features: int) -> int:

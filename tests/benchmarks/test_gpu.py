@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -49,7 +50,7 @@ from benchmarks.gpu.scale import FULL, SMALL
 from benchmarks.gpu.stage import Outcome, Stage, Status, read_outcomes
 from benchmarks.gpu.stepping import Stepper
 from engine.checkpoints.huggingface.config import config_from_json
-from kernels.triton import tuning
+from kernels.triton.attention_tiles import DECODE, EXTEND
 from kernels.weights import KVScales
 from tests.engine.execution.device.harness import rerun
 
@@ -129,11 +130,11 @@ def test_products_are_measured_and_set_against_plain_ones(stage: Stage) -> None:
 
 
 def test_candidates_are_checked_and_the_shipped_tile_comes_back(stage: Stage) -> None:
-    before = dict(tuning.DECODE), dict(tuning.EXTEND)
+    before = deepcopy((DECODE, EXTEND))
     sweep.check(stage)
     assert_all(stage, "passed", 4)
     sweep._sweep_extend(stage)
-    assert (dict(tuning.DECODE), dict(tuning.EXTEND)) == before
+    assert before == (DECODE, EXTEND)
     assert stage.outcomes[-1].name.endswith("best over shipped")
 
 

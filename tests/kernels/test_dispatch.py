@@ -18,7 +18,15 @@ from kernels.cpu import native
 from kernels.cpu.native import Level
 from kernels.cpu.native_ops import NativeOps, computes_natively
 from kernels.cpu.ops import CpuOps
-from kernels.dispatch import Device, DeviceUnavailable, KVDtype, gpu_memory_bytes, select_ops, takes_gpu
+from kernels.dispatch import (
+    Device,
+    DeviceUnavailable,
+    KVDtype,
+    check_parts,
+    gpu_memory_bytes,
+    select_ops,
+    takes_gpu,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,9 +57,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def nothing_known() -> Iterator[None]:
     """Each test looks for the GPU itself."""
-    gpu_module.cuda_flaw.cache_clear()
+    caches = gpu_module.cuda_flaw, gpu_module.part_flaw
+    for cache in caches:
+        cache.cache_clear()
     yield
-    gpu_module.cuda_flaw.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 @pytest.fixture
@@ -162,6 +173,24 @@ def test_a_gpu_that_fails_its_self_test_is_not_used(
     ]
     with pytest.raises(DeviceUnavailable, match="attention is wrong"):
         select_ops(None, None, "cuda")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_part_of_a_model_whose_kernels_fail_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is tested once."""
+    self_test = pytest.importorskip("kernels.triton.self_test")
+    tested: list[str] = []
+
+    def failure_on(part: str, *_: object) -> str | None:
+        tested.append(part)
+        return "values of latents are wrong" if part == "latents" else None
+
+    monkeypatch.setattr(self_test, "part_failure_on", failure_on)
+    check_parts([])
+    check_parts(["experts"])
+    with pytest.raises(DeviceUnavailable, match=r"kernels for latents that .*: values .* wrong; use device cpu"):
+        check_parts(["experts", "latents"])
+    assert tested == ["experts", "latents"]
 
 
 @pytest.mark.usefixtures("gpu", "no_triton")

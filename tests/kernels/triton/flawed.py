@@ -5,6 +5,7 @@ from dataclasses import replace
 import triton
 import triton.language as tl
 
+from kernels.triton.capability import HOPPER
 from kernels.triton.dependent_launch import wait_for_predecessor
 from kernels.triton.variants import KernelVariant
 
@@ -62,7 +63,7 @@ SOUND = KernelVariant(
 )
 
 
-def flawed_variants() -> tuple[KernelVariant, ...]:
+def flawed_variants(capability: int = HOPPER) -> tuple[KernelVariant, ...]:
     return (
         SOUND,
         replace(SOUND, name="spilled", constexprs=tiles(256, 256, 64)),

@@ -12,6 +12,7 @@ from engine.execution.device import placement
 from engine.execution.device.runner import DeviceRunner
 from engine.memory.kv_memory import DeviceMemory
 from engine.models.transformer import Transformer
+from kernels.dispatch import DeviceUnavailable
 from kernels.reference_ops import ReferenceOps
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import REFERENCE_GRAPHS
@@ -43,6 +44,7 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[Transformer]:
     memory = DeviceMemory(total_bytes=100 << 20, taken_bytes=60 << 20, step_bytes=20 << 20, graph_bytes=10 << 20)
     monkeypatch.setattr("engine.engine.select_ops", lambda *_: GpuOps(torch.device("cpu"), torch.float32))
     monkeypatch.setattr("engine.runtime.model_loading.select_step_ops", lambda ops: ReferenceStepOps())
+    monkeypatch.setattr("engine.runtime.model_loading.check_parts", lambda parts: None)
     monkeypatch.setattr(placement, "measure_memory", lambda *_, drafts: memory)
     monkeypatch.setattr(placement, "place", place)
     return models
@@ -61,6 +63,26 @@ def test_it_says_what_it_says_on_a_cpu(tiny_folders: dict[str, Path], placed: li
         assert len(placed) == 2
         assert "of the GPU's" in str(engine.hardware["kv memory of large"])
         assert engine.stats()["large"].speculation is None, "on a GPU no model drafts"
+
+
+@pytest.mark.parametrize(
+    ("family", "parts"),
+    [("llama", []), ("qwen3_5", ["delta nets"]), ("qwen3_moe", ["experts"]), ("deepseek_v2", ["experts", "latents"])],
+)
+@pytest.mark.usefixtures("placed")
+def test_the_kernels_of_a_models_parts_are_tested_before_its_weights_are_loaded(
+    family: str, parts: list[str], tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested: list[str] = []
+
+    def fails(of_model: list[str]) -> None:
+        tested.extend(of_model)
+        raise DeviceUnavailable("device cuda needs kernels")
+
+    monkeypatch.setattr("engine.runtime.model_loading.check_parts", fails)
+    with pytest.raises(DeviceUnavailable):
+        Engine.load({"model": tiny_folders[family]}, EngineConfig(scheduler=SLOTS))
+    assert tested == parts
 
 
 def test_a_model_with_recurrent_layers_has_states_in_the_memory_of_its_kv(
