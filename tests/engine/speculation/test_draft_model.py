@@ -15,9 +15,9 @@ from engine.models.config import UnsupportedCheckpoint
 from engine.models.host_model import HostModel
 from engine.models.layout import DRAFT, FREQUENT_TOKENS
 from engine.request import Request, SamplingParams
-from engine.speculation import draft_model
 from engine.speculation.draft_head import DraftHead, WholeHead, make_head
 from engine.speculation.draft_model import DraftModel
+from engine.speculation.host_drafter import HostDrafter
 from engine.speculation.policy import FixedDepth
 from engine.speculation.proposer import DraftWant
 from engine.speculation.speculator import Speculator
@@ -56,9 +56,9 @@ def loaded(folder: Path) -> HostModel:
 def draft_with(model: HostModel, head: DraftHead | None = None, **changes: int) -> DraftModel:
     """Its memory is full of what is no number: nothing that was not written may be read."""
     sizes = {"num_blocks": 256, "num_slots": 64, "max_positions": model.config.max_position, **changes}
-    draft = DraftModel(model, head or WholeHead(model), **sizes)
-    fill_with_nan(draft._kv)
-    return draft
+    drafter = HostDrafter(model, head or WholeHead(model), **sizes)
+    fill_with_nan(drafter._kv)
+    return DraftModel(drafter, **sizes)
 
 
 def frequent_head(folder: Path, tmp_path: Path, tokens: list[int]) -> DraftHead:
@@ -96,7 +96,7 @@ def test_text_is_that_without_whatever_else_happens(
     tiny_folders: dict[str, Path], stranger: Path, monkeypatch: pytest.MonkeyPatch, family: str, toggle: str, kind: str
 ) -> None:
     """With prompts that are longer than what the draft model catches up with in a step."""
-    monkeypatch.setattr(draft_model, "CATCH_UP_TOKENS", 32)
+    monkeypatch.setattr(HostDrafter, "catch_up_tokens", 32)
     folder = tiny_folders[family]
     draft = draft_with(loaded(stranger if kind == "stranger" else folder))
     proposer = Coin(draft, free=False) if "toggled" in kind else draft
