@@ -8,9 +8,6 @@ import torch
 from torch import Tensor
 
 from engine.config import BLOCK_TOKENS, MOST_DRAFTS
-from engine.execution.device.draft_counts import DraftCounts
-from engine.execution.device.draft_head import DeviceHead
-from engine.execution.device.draft_steps import DraftStep, draft_steps
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
 from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, draft_model_sizes, row_sizes
@@ -25,6 +22,9 @@ from engine.models.transformer import Transformer
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
 from engine.scheduling.stopping import is_end
+from engine.speculation.device.draft_counts import DraftCounts
+from engine.speculation.device.draft_steps import DraftStep, draft_steps
+from engine.speculation.device.frequent_head import DeviceHead
 from engine.speculation.draft_memory import DraftPlan, DraftRow
 from kernels.step import ROW_WORDS, StepOps, StepShape, StepTensors
 
@@ -94,6 +94,10 @@ class DeviceDrafter:
         self._graphs: dict[GraphKey, _ReplayedStep] = {}
         self.replayed_total = 0
         """Steps replayed from a CUDA graph."""
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
 
     @torch.inference_mode()
     def capture_graphs(self, capture: Capture) -> None:
