@@ -12,7 +12,7 @@ from kernels.ops import SlotSampling
 from kernels.step import Sequences
 
 _OUTPUT = 2
-"""What an occurrence in the output adds to a count: see `kernels.reference_step.count_tokens`."""
+"""The amount that an occurrence in the output adds to a count: see `kernels.reference_step.count_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)

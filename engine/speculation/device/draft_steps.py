@@ -25,7 +25,7 @@ class DraftStep:
 
 def draft_steps(rows: Sequence[DraftRow], graphs: GraphSizes) -> list[DraftStep]:
     """The steps of a plan's rows: the first one computes their tokens and draws a draft for each row with some; each
-    further one computes the last draft and draws the next, for the rows that have so many."""
+    further one computes the last draft and draws the next, for the rows with a greater depth."""
     planned = [ScheduledRow(row.request, row.start, row.tokens, row.depth > 0) for row in rows]
     inputs = arrange(planned, graphs, decode_tokens=ORDINARY_TOKENS)
     steps = [_step(inputs, 0)]

@@ -199,7 +199,6 @@ class DeviceDrafter:
         alone."""
         draws = Draws.after_rows(tensors)
         forward = capture(lambda: logits.copy_(self._forward(lines, tensors, shape)))
-        forward()
         return _ReplayedStep(forward, draws, capture(lambda: self._sampler.draw(lines, logits, draws, NO_NEEDS)))
 
     def _forward(self, lines: Tensor, tensors: StepTensors, shape: StepShape) -> Tensor:

@@ -25,7 +25,7 @@ class DeviceHead(Protocol):
 
 class FrequentDeviceHead:
     """The rows of the model's head for the tokens `token_ids` int64 [F]. The logits of all others are -inf, so sampling
-    reads the whole vocabulary: the logits of a row are few beside the weights of a head."""
+    reads the whole vocabulary: the logits of a row are few compared with the weights of a head."""
 
     def __init__(self, model: Transformer, rows: Linear, token_ids: Tensor) -> None:
         self._model, self._rows, self._token_ids = model, rows, token_ids

@@ -71,8 +71,7 @@ def counts(harness: Harness) -> tuple[int, int]:
     return sum(usage.draft_tokens for usage in usages), sum(usage.accepted_draft_tokens for usage in usages)
 
 
-@pytest.mark.parametrize("toggle", TOGGLES)
-@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize(("depth", "toggle"), [(4, "plain"), *enumerate(TOGGLES, 1)])
 @pytest.mark.parametrize(
     ("make_runner", "graphs"), [(REFERENCE, False), (DRAFT_GRAPHS, True)], ids=["launched", "graphs"]
 )
@@ -278,26 +277,30 @@ def test_the_largest_plan_catches_up_as_far_as_it_may(catch_up: int, tokens: lis
     assert max(row.start + row.tokens + row.depth - 1 for row in plan.rows) <= 48
 
 
-@pytest.mark.parametrize("family", ["qwen3", "deepseek_v2"])
 @pytest.mark.parametrize(
-    ("make_runner", "capture"), [(TRITON, lambda: rerun), pytest.param(*ON_GPU.values, CudaCapture, marks=NEEDS_GPU)]
+    ("family", "make_runner", "capture"),
+    [
+        ("qwen3", TRITON, lambda: rerun),
+        pytest.param("qwen3", *ON_GPU.values, CudaCapture, marks=NEEDS_GPU),
+        pytest.param("deepseek_v2", *ON_GPU.values, CudaCapture, marks=NEEDS_GPU),
+    ],
 )
 def test_tritons_kernels_draft(
     tmp_path: Path, make_runner: MakeRunner, capture: Callable[[], Capture], family: TinyFamily
 ) -> None:
     folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1)
     params = (SamplingParams(temperature=0, ignore_eos=True), LADEN)
-    alone = Harness(load_tiny(folder), max_running=3)
+    alone = Harness(load_tiny(folder), max_running=2)
     model = load_triton(folder)
-    drafter = drafter_of(model, step_ops=TritonStepOps, num_slots=3)
+    drafter = drafter_of(model, step_ops=TritonStepOps, num_slots=2)
     drafter.capture_graphs(capture())
-    speculator = Speculator([proposer_of(drafter, 3)], FixedDepth(3))
-    harness = Harness(model, max_running=3, make_runner=make_runner, speculator=speculator)
+    speculator = Speculator([proposer_of(drafter, 2)], FixedDepth(2))
+    harness = Harness(model, max_running=2, make_runner=make_runner, speculator=speculator)
     for each in (alone, harness):
         for index, sampling in enumerate(params):
-            each.add(prompt(19 - 15 * index), sampling, max_tokens=9, seed=8)
+            each.add(prompt(19 - 15 * index), sampling, max_tokens=7, seed=8)
         each.run()
     assert_same(harness.results, dict(alone.results))
     drafts, accepted = counts(harness)
-    assert 8 < accepted == drafts
-    assert drafter.replayed_total > 4
+    assert 4 < accepted == drafts
+    assert drafter.replayed_total == 3
