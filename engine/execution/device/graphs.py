@@ -82,6 +82,14 @@ def graph_sizes(num_slots: int, context_tokens: int, *, drafts: bool) -> GraphSi
     return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], _DRAFTED_ROWS))
 
 
+def draft_model_sizes(num_slots: int, context_tokens: int) -> GraphSizes:
+    """The sizes of a draft model's steps: of one token a row, or two where all drafts of the last step were
+    accepted."""
+    needed = row_sizes(num_slots)
+    rows = tuple(size for size in needed if size <= _DRAFTED_ROWS and size.bit_count() == 1)
+    return GraphSizes(rows, context_tokens, rows, (2,), 2 * rows[-1])
+
+
 class Capture(Protocol):
     """Records the launches of a computation; the returned callable replays them into the same results."""
 

@@ -1,7 +1,7 @@
 """Places a model on a GPU: measures the memory of its largest steps, which determines the KV memory."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -32,12 +32,19 @@ _EVERYTHING = SamplingParams(
 
 
 def measure_memory(
-    model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int, *, drafts: bool
+    model: Transformer,
+    step_ops: StepOps,
+    config: SchedulerConfig,
+    window: int,
+    further: Sequence[Callable[[], None]] = (),
+    *,
+    drafts: bool,
 ) -> DeviceMemory:
     """Run the largest steps of a loaded model and measure the memory they take besides its weights. `drafts`: whether
     rows will have drafts.
 
-    Slots are included. A full decode step counts twice, as CUDA graphs have memory of their own.
+    Slots are included. A full decode step counts twice, as CUDA graphs have memory of their own. `further`: steps of a
+    draft model, which are counted, too.
 
     Raises:
         OutOfDeviceMemory: the steps do not fit.
@@ -52,6 +59,7 @@ def measure_memory(
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     with device_errors():
         step_bytes = with_steps(decode=False) + with_steps(decode=True)
+        step_bytes += sum(_peak_bytes(device, run) for run in further)
         graph_bytes = measure_graphs(_small_runner(model, step_ops, config, window, 1), device, drafts=drafts)
     torch.cuda.empty_cache()
     return DeviceMemory(total_bytes, total_bytes - free_bytes, step_bytes, graph_bytes)
@@ -145,19 +153,28 @@ def place(
             max_model_len=max_model_len,
             num_states=num_states,
         )
-        before = _free_bytes(model.ops.device)
-        try:
-            runner.capture_graphs(CudaCapture(), runner.graph_sizes(drafts=drafts))
-            free = _free_bytes(model.ops.device)
-            logger.info(
-                "CUDA graphs take %.0f MiB; %.0f MiB of the GPU are free", (before - free) / 2**20, free / 2**20
-            )
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            torch.cuda.synchronize(model.ops.device)  # fails if the device is lost
-            logger.warning("CUDA graphs cannot be captured, so each step costs milliseconds of launches: %s", error)
+        sizes = runner.graph_sizes(drafts=drafts)
+        try_capture(model.ops.device, lambda capture: runner.capture_graphs(capture, sizes))
     return runner
+
+
+def try_capture(device: torch.device, capture_graphs: Callable[[Capture], None]) -> None:
+    """Capture CUDA graphs. A capture that fails costs speed alone.
+
+    Raises:
+        torch.OutOfMemoryError: the graphs do not fit.
+        torch.AcceleratorError: the capture broke the device.
+    """
+    before = _free_bytes(device)
+    try:
+        capture_graphs(CudaCapture())
+        free = _free_bytes(device)
+        logger.info("CUDA graphs take %.0f MiB; %.0f MiB of the GPU are free", (before - free) / 2**20, free / 2**20)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        torch.cuda.synchronize(device)  # fails if the device is lost
+        logger.warning("CUDA graphs cannot be captured, so each step costs milliseconds of launches: %s", error)
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -175,11 +192,12 @@ def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepP
         tokens = min(max_tokens, 1 + spare)
         spare -= tokens - 1
         blocks = list(range(-(-tokens // BLOCK_TOKENS)))
-        scheduled.append(ScheduledRow(_request(slot, tokens, blocks), 0, tokens, True))
+        scheduled.append(ScheduledRow(demanding_request(slot, tokens, blocks), 0, tokens, True))
     return StepPlan(0, tuple(scheduled), copies=(BlockCopy(0, 0),))
 
 
-def _request(slot: int, tokens: int, blocks: list[int]) -> Request:
+def demanding_request(slot: int, tokens: int, blocks: list[int]) -> Request:
+    """A request in a slot that uses every feature that takes memory."""
     request = Request(
         id=f"largest step, slot {slot}",
         tokens=[0] * tokens,

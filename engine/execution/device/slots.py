@@ -82,8 +82,13 @@ class DeviceSlots:
         max_model_len: int,
         vocab_size: int,
         num_states: int = 0,
+        spare_block: int | None = None,
     ) -> None:
+        """`spare_block`: id of the first slot's spare block, for a draft model; the spare block of a slot follows its
+        request's blocks."""
         self._ops = ops
+        self._spare_block = spare_block
+        self._most_blocks = -(-max_model_len // BLOCK_TOKENS)
         self._vocab_size = vocab_size
         self._states: list[SlotState | None] = [None] * num_slots
         self._tokens = [0] * num_slots
@@ -92,7 +97,7 @@ class DeviceSlots:
             _Table.ROWS: (num_rows, ROW_WORDS),
             _Table.COUNTINGS: (num_slots, COUNTING_WORDS),
             _Table.TOKENS: (num_slots, max_model_len),
-            _Table.BLOCK_TABLES: (num_slots, -(-max_model_len // BLOCK_TOKENS)),
+            _Table.BLOCK_TABLES: (num_slots, self._most_blocks),
             _Table.DRAFTS: (num_slots, MOST_DRAFTS),
             _Table.SAVES: (max(1, num_states), SAVE_WORDS),
         }
@@ -206,12 +211,20 @@ class DeviceSlots:
         """Upload what changed: blocks of computed tokens stay, those after them may be added, removed and replaced."""
         known = state.blocks
         first = min(start // BLOCK_TOKENS, len(known))
-        tail, known_tail = state.request.block_table[first:], list(known[first:])
+        tail, known_tail = self._blocks_of(slot, state.request, first), list(known[first:])
         if tail == known_tail:
             return state
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tail, known_tail, strict=False)))
         changes.put(self._arena.place(_Table.BLOCK_TABLES, slot, first + same), tail[same:])
         return state._replace(blocks=[*known[:first], *tail])
+
+    def _blocks_of(self, slot: int, request: Request, first: int) -> list[int]:
+        """The blocks of a slot's request from the one numbered `first` on."""
+        blocks = request.block_table[first:]
+        if self._spare_block is None:
+            return blocks
+        # A request of a model with a longer context may have more blocks than there is room for.
+        return [*blocks, self._spare_block + slot][: self._most_blocks - first]
 
     def _counts(self) -> Tensor:
         if not self._counting:
