@@ -139,7 +139,7 @@ def load(
         draft = None
     if draft is not None:
         draft = _fitting(draft, name, model_config, text, config)
-    groups = _groups(name, model_config, draft, ops, config)
+    groups = _groups(name, model_config, draft, config)
     host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     memory = weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize)
@@ -151,7 +151,7 @@ def load(
     on_host = None if ops.on_gpu else host_model(model)
     if draft is not None and on_host is not None:
         _share_table(on_host, name, draft, config)
-    pool = host_pool or _device_pool(config, _on_gpu(model), share)
+    pool = host_pool or _device_pool(config, _on_gpu(model), share, groups)
     logger.info("%s has KV memory for %s", name, pool)
     if pool.states is not None:
         config = replace(config, scheduler=replace(config.scheduler, max_running=pool.states.max_running))
@@ -229,13 +229,11 @@ def _proposers(pool: KVPool, config: EngineConfig, draft: LoadedModel | None) ->
     return proposers
 
 
-def _groups(
-    name: str, model_config: ModelConfig, draft: LoadedModel | None, ops: "NativeOps | Ops", config: EngineConfig
-) -> KVGroups:
-    """The groups of the model's layers. One on a GPU, whose steps have one block table; for a model that drafts or is
-    drafted for, which have the same blocks; and for a model with recurrent states, whose prefixes end at these."""
+def _groups(name: str, model_config: ModelConfig, draft: LoadedModel | None, config: EngineConfig) -> KVGroups:
+    """The groups of the model's layers. One for a model that drafts or is drafted for, which have the same blocks, and
+    for a model with recurrent states, whose prefixes end at these."""
     drafts = draft is not None or name in config.drafts.values()
-    if ops.on_gpu or drafts or model_config.linear is not None:
+    if drafts or model_config.linear is not None:
         return one_group(model_config.kv_layers)
     return group_layers(model_config.kv_windows, _window(config, model_config), model_config.kv_heads)
 
@@ -275,7 +273,7 @@ def _on_gpu(model: "NativeModel | Transformer") -> "Transformer":
     return model
 
 
-def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KVPool:
+def _device_pool(config: EngineConfig, model: "Transformer", share: float, groups: KVGroups) -> KVPool:
     """KV memory on a GPU: what the loaded model and its largest steps leave."""
     from engine.execution.device.placement import measure_memory  # imports torch
 
@@ -289,10 +287,11 @@ def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KV
     states = _state_slots(config, model.config, budget)
     return size_pool(
         budget,
-        _block_bytes(model.ops, model.config, one_group(model.config.kv_layers)),
+        _block_bytes(model.ops, model.config, groups),
         slots=config.scheduler.max_running if states is None else states.max_running,
         window=window,
         states=states,
+        groups=len(groups.windows),
     )
 
 
