@@ -50,4 +50,4 @@ def from_int8(blocks: Tensor, kv_heads: int, head_dim: int, kinds: int = 2) -> T
 def numbers_of(blocks: Tensor, kv_heads: int, head_dim: int, kinds: int = 2) -> Tensor:
     """A view int8 [..., 16, 2, Hkv, D], or with `kinds` in place of 2, of the numbers in blocks int8 [..., bytes]."""
     count = BLOCK_TOKENS * kinds * kv_heads * head_dim
-    return blocks[..., :count].unflatten(-1, (BLOCK_TOKENS, kinds, kv_heads, head_dim))
+    return blocks[..., :count].view(*blocks.shape[:-1], BLOCK_TOKENS, kinds, kv_heads, head_dim)

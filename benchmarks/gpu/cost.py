@@ -25,9 +25,10 @@ from engine.checkpoints.huggingface.config import config_from_json
 from engine.models.config import ModelConfig
 from kernels.triton.ops import TritonOps
 from kernels.triton.plan import SPLIT_TOKENS
+from kernels.triton.tuning_products import FEW_ROWS
 
 ROWS = (1, 8, 32, 64, 128, 256)
-PRODUCTS = frozenset({"linear", "by_head_kernel"})
+PRODUCTS = frozenset({"linear", "few_rows_kernel", "by_head_kernel"})
 ATTENTION = frozenset({"decode", "latent_decode"})
 """Kernels whose time is that of the KV that they read; every other launch is a small one."""
 _NOT_LAUNCHED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "detach", "detach_", "lift_fresh"})
@@ -58,11 +59,13 @@ DEVICES = (
 class Assumed:
     """Shares of the nominal rates, and microseconds, that nothing here has measured.
 
+    product_bytes, few_rows_bytes: products by cuBLAS, and those of up to 16 rows by a kernel of ours.
     key_tile_us: of a tile of keys in attention, whose tiles of one split follow one another: a layer takes at least
     those of a split. small_us: of a kernel that reads little. gap_us: between two kernels of a graph.
     """
 
     product_bytes: float = 0.76
+    few_rows_bytes: float = 0.83
     product_flop: float = 0.75
     attention_bytes: float = 0.73
     key_tile_us: float = 1.3
@@ -172,7 +175,8 @@ def step(config: ModelConfig, device: Device, launches: Launches, rows: int, con
     weights = models.weights_per_step(config)
     kv = rows * context * sum(heads.kv_numbers for heads in config.kv_heads) * _BYTES
     layers, weight_bytes = config.num_layers, weights * _BYTES
-    by_bytes = weight_bytes / (device.bytes_s * assumed.product_bytes)
+    share = assumed.few_rows_bytes if rows <= FEW_ROWS.row_tile else assumed.product_bytes
+    by_bytes = weight_bytes / (device.bytes_s * share)
     by_flop = 2 * weights * rows / (device.flop_s * assumed.product_flop)
     split_us = assumed.small_us + SPLIT_TOKENS / KEY_TILE * assumed.key_tile_us
     attention = max(kv / (device.bytes_s * assumed.attention_bytes), layers * split_us * 1e-6)

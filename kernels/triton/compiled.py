@@ -130,6 +130,8 @@ def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterat
         yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"
     if compiled.shared_bytes > compiled.shared_limit:
         yield f"{compiled.shared_bytes} bytes of shared memory, and a program may have {compiled.shared_limit}"
+    if facts.dependent and not facts.waits_first:
+        yield "memory is accessed, or the next kernel placed, before the kernel before has ended"
     if compiled.shared_bytes <= compiled.shared_limit and compiled.programs < variant.programs:
         yield f"{compiled.programs} programs fit a multiprocessor, and the launch counts on {variant.programs}"
     if compiled.capability != HOPPER:

@@ -1,7 +1,7 @@
-"""The op table of a CUDA device: cuBLAS for products of plain numbers, this package's kernels for the rest."""
+"""The op table of a CUDA device: cuBLAS for products of many rows of plain numbers, this package's kernels for the
+rest."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from kernels.triton import (
     blocks,
     delta_launch,
     embedding,
+    few_rows,
     latents,
     logprobs,
     mixture,
@@ -42,7 +43,8 @@ from kernels.triton import (
 )
 from kernels.triton.by_head import HeadLinears
 from kernels.triton.plan import TritonPlan, plan_from_metadata
-from kernels.weights import DENSE, KVScales, StoredWeight
+from kernels.triton.uploads import WeightUploads
+from kernels.weights import KVScales, StoredWeight
 
 _UNSCALED = KVScales(key=1.0, value=1.0)
 
@@ -66,6 +68,7 @@ class TritonOps(ReferenceOps):
         assert not (int8_kv and kv_scales), "KV is in one of int8 and fp8"
         super().__init__(device, dtype)
         self._floats8 = floats8
+        self._uploads = WeightUploads(device)
         self.kv_scales = kv_scales
         self.kv_dtype = torch.int8 if int8_kv else torch.float8_e4m3fn if kv_scales else dtype
 
@@ -77,18 +80,21 @@ class TritonOps(ReferenceOps):
             "kv dtype": str(self.kv_dtype).removeprefix("torch."),
         }
 
+    def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        return few_rows.PlainLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
+
     def takes_blocks(self, format: str, in_features: int) -> bool:
         return gpu_formats.takes(format, in_features, floats8=self._floats8)
 
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
         own_bias = None if bias is None else tensor_of(bias).clone()
-        return packing.pack(parts, own_bias, self.device, self.dtype, self.pack_linear)
+        return packing.pack(parts, own_bias, self._uploads, self.dtype, self.pack_linear)
 
     def pack_embedding(self, weight: StoredWeight) -> Embedding:
         # Rows are read one by one: they are plain numbers, and a tied head with them, whatever matrices are rounded to.
         if weight.rows.dtype == np.uint8:
-            return ReferenceEmbedding(packing.floats_of(weight, self.device).to(self.dtype), self)
-        return super().pack_embedding(replace(weight, format=DENSE))
+            return ReferenceEmbedding(packing.floats_of(weight, self._uploads).to(self.dtype), self)
+        return ReferenceEmbedding(self._uploads.joined([tensor_of(weight.rows)]), self)
 
     def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
         return embedding.embed(table, token_ids)

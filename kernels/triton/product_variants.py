@@ -20,6 +20,7 @@ from kernels.triton.experts import (
     expert_rounded_kernel,
     weighted_sum_kernel,
 )
+from kernels.triton.few_rows import few_rows_kernel
 from kernels.triton.grouped import grouped_linear_kernel
 from kernels.triton.rounded import rounded_linear_kernel
 from kernels.triton.rounding import GROUPS_TILE, ROW_TILE, round_groups_kernel, round_rows_kernel
@@ -28,6 +29,7 @@ from kernels.triton.splits import MERGED_TILE, merge_splits_kernel
 from kernels.triton.tiles import MOVED_TILE, warps_for
 from kernels.triton.tuning_products import (
     EXPERTS,
+    FEW_ROWS,
     FEW_TOKENS,
     GROUPED_FEW,
     GROUPED_MANY,
@@ -35,6 +37,7 @@ from kernels.triton.tuning_products import (
     ROUNDED_FEW,
     ROUNDED_MANY,
     ProductTile,
+    few_rows_inputs,
     tile_on,
 )
 from kernels.triton.variants import KernelVariant
@@ -49,6 +52,7 @@ _TYPES = {
     "experts": "*i32",
     "assignments": "*i32",
     "partials": "*fp32",
+    "arrivals": "*i32",
     "rows": "i32",
     "in_features": "i32",
     "out_features": "i32",
@@ -64,6 +68,7 @@ _ALIGNED = frozenset(
         "bias",
         "output",
         "partials",
+        "arrivals",
         "x_scales",
         "weight",
         "assignments",
@@ -86,6 +91,10 @@ _KINDS = {"*fp8e4nv": "e4m3", "*i8": "i8"}
 """Of rounded weights, by type of codes, as in `kernels.triton.tuning_products`."""
 
 
+_PLAIN = (("bf16", 2), ("fp16", 2), ("fp32", 4))
+"""Types of plain weights, and their bytes."""
+
+
 def product_variants(capability: int = HOPPER) -> list[KernelVariant]:
     """All variants of these kernels."""
     return [_on(capability, variant) for variant in _of_hopper()]
@@ -99,6 +108,7 @@ def _of_hopper() -> list[KernelVariant]:
         *_merging("bf16"),
         *(variant for codes, grouped in _ROUNDED for variant in _rounded("bf16", codes, grouped)),
         *(_rounding("bf16", codes, grouped) for codes, grouped in _ROUNDED),
+        *(variant for dtype, number_bytes in _PLAIN for variant in _few_rows(dtype, number_bytes)),
         *(variant for tile in (FEW_TOKENS, MANY_TOKENS) for variant in _experts("bf16", tile)),
         *_routing("bf16"),
     ]
@@ -184,6 +194,23 @@ def _rounding(dtype: str, codes: str, grouped: bool) -> KernelVariant:
         num_warps=warps,
         wide_loads=True,
     )
+
+
+def _few_rows(dtype: str, number_bytes: int) -> Iterator[KernelVariant]:
+    """With splits, with one, and into logits."""
+    types = dict.fromkeys(("x", "weight", "bias"), f"*{dtype}")
+    for name, output, absent in (
+        ("splits", dtype, ("bias",)),
+        ("splits-bias", dtype, ()),
+        ("one", dtype, ("bias", "partials")),
+        ("one-bias", dtype, ("partials",)),
+        ("wide", "fp32", ("bias", "partials")),
+    ):
+        for prefetched in (0, 4) if name == "splits" else (0,):
+            fixed = {"INPUT_TILE": few_rows_inputs(number_bytes), "PREFETCHED": prefetched, **dict.fromkeys(absent)}
+            named = f"few-rows-{name}{'-prefetched' * bool(prefetched)}-{dtype}"
+            variant = _variant(named, few_rows_kernel, FEW_ROWS, types | {"output": f"*{output}"}, fixed)
+            yield replace(variant, programs=2, warpgroup_matmul=dtype != "fp32")
 
 
 def _experts(dtype: str, tile: int) -> Iterator[KernelVariant]:

@@ -67,8 +67,9 @@ def _computed(computations: Sequence[Computation], ops: Ops, rounded_to: torch.d
 
 
 def _products(ops: Ops, random: Random) -> Results:
-    product = ops.pack_linear(random(256, 512, scale=512**-0.5), None)
-    return {"a product": product(random(3, 512)), "SwiGLU": ops.silu_mul(random(3, 2 * _HIDDEN))}
+    product = ops.pack_linear(random(512, 2048, scale=2048**-0.5), None)
+    few, many = product(random(3, 2048)), product(random(17, 2048))
+    return {"a product of few rows": few, "a product": many, "SwiGLU": ops.silu_mul(random(3, 2 * _HIDDEN))}
 
 
 def _norms(ops: Ops, random: Random) -> Results:

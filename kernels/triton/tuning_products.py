@@ -19,8 +19,10 @@ MOST_PARTIAL_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class ProductTile:
-    """Rows and outputs of a program, warps and stages. max_registers: of a thread; None leaves it to the assembler, which
-    may spill to fit a second program."""
+    """Rows and outputs of a program, warps and stages.
+
+    max_registers: of a thread; None leaves it to the assembler, which may spill to fit a second program.
+    """
 
     row_tile: int
     output_tile: int
@@ -46,6 +48,14 @@ ROUNDED_FEW = ProductTile(32, 64, 4, 5)
 ROUNDED_MANY = {False: ProductTile(128, 128, 8, 4), True: ProductTile(128, 64, 8, 4)}
 """By whether scales are of groups: their scaled sums take the registers of half a tile."""
 
+FEW_ROWS = ProductTile(16, 64, 4, 4)
+"""Of the products with plain weights that cuBLAS is not given: two programs of a multiprocessor have 96 KiB of weights
+in flight, three times what the memory of an H200 needs."""
+LEAST_FEW_ROWS_NUMBERS = 1 << 20
+"""Numbers of a weight from which few rows are not given to cuBLAS. Smaller ones are read within a launch's own time."""
+_FEW_ROWS_BYTES = 256
+"""Of a line of a weight at a time."""
+
 FEW_TOKENS, MANY_TOKENS = 32, 128
 """Assignments of a tile of one expert."""
 
@@ -66,12 +76,17 @@ _ONE_WARP_PRODUCTS: Mapping[tuple[str, ProductTile], ProductTile] = {
     ("i8", ROUNDED_MANY[False]): ROUNDED_MANY[True],
 }
 """Of GPUs whose matrix products are of single warps, which hold the left side in registers."""
+_SMALL: Mapping[tuple[str, ProductTile], ProductTile] = {
+    **_ONE_WARP_PRODUCTS,
+    ("plain", FEW_ROWS): ProductTile(16, 64, 4, 3),
+}
+"""Of those with 99 KiB of shared memory, which two programs share."""
 _ELSEWHERE: Mapping[int, Mapping[tuple[str, ProductTile], ProductTile]] = {
     80: _ONE_WARP_PRODUCTS,
-    86: _ONE_WARP_PRODUCTS,
-    89: _ONE_WARP_PRODUCTS,
+    86: _SMALL,
+    89: _SMALL,
     100: {("i8", ROUNDED_MANY[False]): ROUNDED_MANY[True]},
-    120: _ONE_WARP_PRODUCTS,
+    120: _SMALL,
 }
 """By capability, kind of weight and Hopper's tile, one that does not spill."""
 
@@ -95,6 +110,11 @@ def split_tiles(tiles: int, out_features: int) -> int:
     programs = -(-out_features // GROUPED_FEW.output_tile)
     splits = max(1, min(_PROGRAMS // programs, tiles // _LEAST_SPLIT_TILES))
     return -(-tiles // splits)
+
+
+def few_rows_inputs(number_bytes: int) -> int:
+    """Inputs of a tile in products of few rows with plain weights."""
+    return _FEW_ROWS_BYTES // number_bytes
 
 
 def expert_launch(assignments: int, experts: int) -> int:

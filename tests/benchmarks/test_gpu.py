@@ -101,11 +101,13 @@ def test_limits_and_attention_are_measured(stage: Stage) -> None:
 def test_products_are_measured_and_set_against_plain_ones(stage: Stage) -> None:
     limits.run(stage)
     products.run(stage)
-    assert_all(stage, "measured", 2 + 2 * 2 * 3)
+    assert_all(stage, "measured", 2 + 2 * 2 * 3 + 2)
     outcomes = [
         replace(each, stage=names.LIMITS if index < 2 else names.PRODUCTS) for index, each in enumerate(stage.outcomes)
     ]
     rows = {row.name: row for row in report.rows_of(report.Figures(outcomes), SMALL)}
+    assert rows[f"{names.product(names.FEW_ROWS, 1)}, over {names.PLAIN}"].ratio
+    assert names.product(names.FEW_ROWS, 65) not in {name.split(", of")[0] for name in rows}
     for kind in names.QUANTISED[:2]:
         name = names.product(kind, 1)
         assert rows[f"{name}, of {names.COPY}"].ratio
