@@ -90,6 +90,11 @@ class Transformer:
         experts."""
         return self._feed_forward.expert_tokens
 
+    @property
+    def kv_groups(self) -> int:
+        """Groups of the layers' KV, each with block tables of its own."""
+        return len(self._groups.windows)
+
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv` and `allocate_mixed_kv`."""
         config = self.config

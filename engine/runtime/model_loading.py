@@ -141,7 +141,7 @@ def load(
         draft = fitting_draft(draft, name, model_config, text, config)
     if ops.on_gpu:
         check_parts(_tested_parts(model_config))
-    groups = _groups(name, model_config, draft, ops, config)
+    groups = _groups(name, model_config, draft, config)
     host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     memory = weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize)
@@ -152,7 +152,7 @@ def load(
     model = load_model(checkpoint, ops, window, report, config.quantize, groups)
     on_host = None if ops.on_gpu else host_model(model)
     prepared = None if draft is None else prepare_draft(draft, name, on_host, config, _window(config, draft.config))
-    pool = host_pool or _device_pool(config, _on_gpu(model), share, draft, prepared)
+    pool = host_pool or _device_pool(config, _on_gpu(model), share, groups, draft, prepared)
     logger.info("%s has KV memory for %s", name, pool)
     if pool.states is not None:
         config = replace(config, scheduler=replace(config.scheduler, max_running=pool.states.max_running))
@@ -214,13 +214,11 @@ def _proposers(pool: KVPool, config: EngineConfig, draft: PreparedDraft | None) 
     return proposers
 
 
-def _groups(
-    name: str, model_config: ModelConfig, draft: LoadedModel | None, ops: "NativeOps | Ops", config: EngineConfig
-) -> KVGroups:
-    """The groups of the model's layers. One on a GPU, whose steps have one block table; for a model that drafts or is
-    drafted for, which have the same blocks; and for a model with recurrent states, whose prefixes end at these."""
+def _groups(name: str, model_config: ModelConfig, draft: LoadedModel | None, config: EngineConfig) -> KVGroups:
+    """The groups of the model's layers. One for a model that drafts or is drafted for, which have the same blocks, and
+    for a model with recurrent states, whose prefixes end at these."""
     drafts = draft is not None or name in config.drafts.values()
-    if ops.on_gpu or drafts or model_config.linear is not None:
+    if drafts or model_config.linear is not None:
         return one_group(model_config.kv_layers)
     return group_layers(model_config.kv_windows, _window(config, model_config), model_config.kv_heads)
 
@@ -262,6 +260,7 @@ def _device_pool(
     config: EngineConfig,
     model: "Transformer",
     share: float,
+    groups: KVGroups,
     draft: LoadedModel | None,
     prepared: PreparedDraft | None,
 ) -> KVPool:
@@ -279,11 +278,12 @@ def _device_pool(
     states = _state_slots(config, model.config, budget)
     return size_pool(
         budget,
-        _block_bytes(model.ops, model.config, one_group(model.config.kv_layers)),
+        _block_bytes(model.ops, model.config, groups),
         slots=config.scheduler.max_running if states is None else states.max_running,
         window=window,
         draft_block_bytes=_draft_block_bytes(model.ops, draft),
         states=states,
+        groups=len(groups.windows),
     )
 
 

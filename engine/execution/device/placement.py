@@ -85,7 +85,7 @@ def run_largest_step(
 
     With `decode`, run the largest step that a graph can replay instead.
     """
-    plan = largest_step(config, window, decode=decode)
+    plan = largest_step(config, window, decode=decode, groups=model.kv_groups)
     blocks = 1 + max(max(row.request.block_table) for row in plan.rows)
     masked, *_ = plan.rows
     masked.request.matcher = AllowedTokens((0,), model.config.vocab_size)
@@ -199,8 +199,9 @@ def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0]
 
 
-def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepPlan:
-    """A plan with a row in every slot and a copy of a block. All rows share dummy blocks; their KV is never read."""
+def largest_step(config: SchedulerConfig, window: int, *, decode: bool, groups: int = 1) -> StepPlan:
+    """A plan for a model with `groups` of KV: a row in every slot, and a copy of a block. All rows share dummy blocks;
+    their KV is never read."""
     rows = min(config.max_running, row_sizes(config.max_running)[-1]) if decode else config.max_running
     max_tokens = min(config.chunk_tokens, window)
     spare = 0 if decode else config.step_tokens - rows
@@ -209,7 +210,9 @@ def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepP
         tokens = min(max_tokens, 1 + spare)
         spare -= tokens - 1
         blocks = list(range(-(-tokens // BLOCK_TOKENS)))
-        scheduled.append(ScheduledRow(demanding_request(slot, tokens, blocks), 0, tokens, True))
+        request = demanding_request(slot, tokens, blocks)
+        request.window_tables = [blocks] * (groups - 1)
+        scheduled.append(ScheduledRow(request, 0, tokens, True))
     return StepPlan(0, tuple(scheduled), copies=(BlockCopy(0, 0),))
 
 

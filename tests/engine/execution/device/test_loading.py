@@ -12,6 +12,7 @@ from engine.execution.device import placement
 from engine.execution.device.runner import DeviceRunner
 from engine.memory.kv_memory import DeviceMemory, InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
+from engine.models.kv_groups import MAX_UNUSED
 from engine.models.transformer import Transformer
 from engine.speculation.device import draft_placement
 from kernels.dispatch import DeviceUnavailable
@@ -159,7 +160,7 @@ def test_a_model_with_recurrent_layers_has_states_in_the_memory_of_its_kv(
 def test_layers_whose_heads_differ_have_one_pool(
     family: str, tiny_folders: dict[str, Path], placed: list[Transformer]
 ) -> None:
-    """Sized by the bytes of each layer; with drafts by lookup, and a prefix hit."""
+    """Sized by the bytes of each layer, with a block table for each group; with drafts by lookup, and a prefix hit."""
     folder = tiny_folders[family]
     on_cpu = Harness(load_tiny(folder))
     for prompt in PROMPTS:
@@ -169,7 +170,9 @@ def test_layers_whose_heads_differ_have_one_pool(
         for _ in range(2):
             assert [list(choice.token_ids) for [choice] in engine.generate("gemma", PROMPTS, GREEDY)] == expected
         [model] = placed
-        token_bytes = 4 * sum(heads.kv_numbers for heads in model.config.kv_heads)
-        assert model.allocate_kv(2).nbytes == 2 * BLOCK_TOKENS * token_bytes
-        tokens = min((2 << 20) // (BLOCK_TOKENS * token_bytes) * BLOCK_TOKENS, 2 * model.config.max_position)
+        token_bytes, groups = 4 * sum(heads.kv_numbers for heads in model.config.kv_heads), model.kv_groups
+        block_bytes = model.allocate_kv(1).nbytes
+        assert groups > 1
+        assert 0 <= groups * block_bytes - BLOCK_TOKENS * token_bytes <= MAX_UNUSED * groups * block_bytes
+        tokens = min((2 << 20) // block_bytes // groups * BLOCK_TOKENS, 2 * model.config.max_position)
         assert str(engine.hardware["kv memory of gemma"]).startswith(f"{tokens} tokens in")
