@@ -28,7 +28,7 @@ def test_latent_attention_takes_three_products_more() -> None:
     layer = cost.decode_launches("tiny-latents").layer
     products = {name: layer[name] for name in cost.PRODUCTS if name in layer}
     assert products == {"linear": 5, "by_head_kernel": 2}
-    attention = ("rotate_and_store_latents_kernel", "latent_decode", "merge")
+    attention = ("rotate_and_store_latents_kernel", "latent_decode", "merge_latents")
     assert {name: layer[name] for name in attention} == dict.fromkeys(attention, 1)
     assert {name: count for name, count in layer.items() if name not in {*products, *attention}} == {
         "add_rms_norm_kernel": 2,
