@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.layout import BLOCK_TOKENS
 from kernels.triton.capability import capability_of
 from kernels.triton.decode import decode, merge
+from kernels.triton.dependent_launch import launch_options
 from kernels.triton.extend import extend
 from kernels.triton.plan import TritonPlan
 from kernels.triton.query_tiles import query_tiles
@@ -107,6 +108,7 @@ def _decode(
         scale,
         value_scale,
         **launch.options,
+        **launch_options(),
     )
     merge[(plan.decode_rows, plan.decode_queries, heads)](
         output,
