@@ -1,7 +1,7 @@
 """Prepares the draft model of a model: whether it fits, its head, its drafter."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ from engine.text.processor import TextProcessor
 from kernels.dispatch import select_step_ops
 
 if TYPE_CHECKING:
+    from engine.execution.device.placement import DraftSteps
     from engine.models.transformer import Transformer
     from engine.runtime.model_loading import LoadedModel
 
@@ -31,12 +32,12 @@ logger = logging.getLogger(__name__)
 class PreparedDraft:
     """A draft model with its head, without KV memory for its target's blocks.
 
-    place: makes its drafter, for numbers of blocks and of slots. largest_steps: those that take most memory of a GPU.
+    place: makes its drafter, for numbers of blocks and of slots. device_steps: of one on a GPU.
     """
 
     max_positions: int
     place: Callable[[int, int], Drafter]
-    largest_steps: Sequence[Callable[[], None]] = ()
+    device_steps: "DraftSteps | None" = None
 
     def proposer(self, num_blocks: int, num_slots: int) -> DraftModel:
         """Raises:

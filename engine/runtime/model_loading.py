@@ -269,9 +269,8 @@ def _device_pool(
 
     window = _window(config, model.config)
     try:
-        further = () if prepared is None else prepared.largest_steps
-        drafts = config.ngram or draft is not None
-        memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window, further, drafts=drafts)
+        steps, drafts = None if prepared is None else prepared.device_steps, config.ngram or draft is not None
+        memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window, steps, drafts=drafts)
     except OutOfDeviceMemory as error:
         raise InsufficientMemory(f"the GPU has no room for the model's largest steps: {error}") from error
     limit = device_budget(memory, share)

@@ -15,9 +15,10 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.reference_ops import ReferenceLinear
+from kernels.triton.capability import capability_of
 from kernels.triton.dependent_launch import launch_options, launches_dependently, prefetch, wait_for_predecessor
 from kernels.triton.tiles import require_contiguous
-from kernels.triton.tuning_products import FEW_ROWS, LEAST_FEW_ROWS_NUMBERS, few_rows_inputs, split_tiles
+from kernels.triton.tuning_products import FEW_ROWS, LEAST_FEW_ROWS_NUMBERS, few_rows_inputs, split_tiles, tile_on
 
 _ADDED_AT_ONCE = tl.constexpr(4)
 """Splits whose sums are loaded together."""
@@ -113,6 +114,7 @@ class PlainLinear(ReferenceLinear):
         self._splits = triton.cdiv(tiles, self._split_tiles)
         self._output_tiles = triton.cdiv(self.out_features, FEW_ROWS.output_tile)
         self._arrivals = torch.zeros(self._output_tiles, dtype=torch.int32, device=weight.device)
+        self._tile = tile_on(capability_of(weight.device), "plain", FEW_ROWS)
         self._is_large = weight.numel() >= LEAST_FEW_ROWS_NUMBERS
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -145,7 +147,7 @@ class PlainLinear(ReferenceLinear):
             self._split_tiles,
             INPUT_TILE=self._input_tile,
             PREFETCHED=_PREFETCHED if launches_dependently() else 0,
-            **FEW_ROWS.options,
+            **self._tile.options,
             **launch_options(),
         )
         return output

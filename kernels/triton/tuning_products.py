@@ -19,8 +19,10 @@ MOST_PARTIAL_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class ProductTile:
-    """Rows and outputs of a program, warps and stages. max_registers: of a thread; None leaves it to the assembler,
-    which may spill to fit a second program."""
+    """Rows and outputs of a program, warps and stages.
+
+    max_registers: of a thread; None leaves it to the assembler, which may spill to fit a second program.
+    """
 
     row_tile: int
     output_tile: int
@@ -74,12 +76,17 @@ _ONE_WARP_PRODUCTS: Mapping[tuple[str, ProductTile], ProductTile] = {
     ("i8", ROUNDED_MANY[False]): ROUNDED_MANY[True],
 }
 """Of GPUs whose matrix products are of single warps, which hold the left side in registers."""
+_SMALL: Mapping[tuple[str, ProductTile], ProductTile] = {
+    **_ONE_WARP_PRODUCTS,
+    ("plain", FEW_ROWS): ProductTile(16, 64, 4, 3),
+}
+"""Of those with 99 KiB of shared memory, which two programs share."""
 _ELSEWHERE: Mapping[int, Mapping[tuple[str, ProductTile], ProductTile]] = {
     80: _ONE_WARP_PRODUCTS,
-    86: _ONE_WARP_PRODUCTS,
-    89: _ONE_WARP_PRODUCTS,
+    86: _SMALL,
+    89: _SMALL,
     100: {("i8", ROUNDED_MANY[False]): ROUNDED_MANY[True]},
-    120: _ONE_WARP_PRODUCTS,
+    120: _SMALL,
 }
 """By capability, kind of weight and Hopper's tile, one that does not spill."""
 

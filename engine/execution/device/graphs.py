@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
+from engine.config import BLOCK_TOKENS
+
 _Output = TypeVar("_Output")
 
 _SMALL_SIZES = (1, 2, 4)
@@ -63,6 +65,8 @@ class GraphSizes:
 
 
 NO_GRAPHS = GraphSizes((), 0)
+SMALLEST_GRAPH = GraphSizes((1,), BLOCK_TOKENS)
+SMALLEST_GRAPH = GraphSizes((1,), BLOCK_TOKENS)
 
 
 def row_sizes(num_slots: int) -> tuple[int, ...]:

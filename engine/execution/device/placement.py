@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import Capture, CudaCapture, GraphSizes, row_sizes
+from engine.execution.device.graphs import SMALLEST_GRAPH, Capture, CudaCapture, row_sizes
 from engine.execution.device.runner import DeviceRunner
 from engine.grammar.allowed import AllowedTokens
 from engine.memory.kv_memory import DeviceMemory
@@ -31,20 +32,29 @@ _EVERYTHING = SamplingParams(
 """Sampling parameters that use every feature that takes memory, or a kernel of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class DraftSteps:
+    """The steps of a draft model that take most memory. `capture` captures the smallest of its `num_graphs` CUDA
+    graphs."""
+
+    largest: Sequence[Callable[[], None]]
+    capture: Callable[[Capture], None]
+    num_graphs: int
+
+
 def measure_memory(
     model: Transformer,
     step_ops: StepOps,
     config: SchedulerConfig,
     window: int,
-    further: Sequence[Callable[[], None]] = (),
+    draft_steps: DraftSteps | None = None,
     *,
     drafts: bool,
 ) -> DeviceMemory:
     """Run the largest steps of a loaded model and measure the memory they take besides its weights. `drafts`: whether
-    rows will have drafts.
+    rows will have drafts. `draft_steps`: of its draft model, counted in addition.
 
-    Slots are included. A full decode step counts twice, as CUDA graphs have memory of their own. `further`: steps of a
-    draft model, which are counted, too.
+    Slots are included. A full decode step counts twice, as CUDA graphs have memory of their own.
 
     Raises:
         OutOfDeviceMemory: the steps do not fit.
@@ -59,8 +69,10 @@ def measure_memory(
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     with device_errors():
         step_bytes = with_steps(decode=False) + with_steps(decode=True)
-        step_bytes += sum(_peak_bytes(device, run) for run in further)
         graph_bytes = measure_graphs(_small_runner(model, step_ops, config, window, 1), device, drafts=drafts)
+        if draft_steps is not None:
+            step_bytes += sum(_peak_bytes(device, run) for run in draft_steps.largest)
+            graph_bytes += _bytes_of_graph(draft_steps.capture, device) * draft_steps.num_graphs
     torch.cuda.empty_cache()
     return DeviceMemory(total_bytes, total_bytes - free_bytes, step_bytes, graph_bytes)
 
@@ -83,15 +95,20 @@ def run_largest_step(
 def measure_graphs(runner: DeviceRunner, device: torch.device, *, drafts: bool) -> int:
     """Bytes that the CUDA graphs of a model take in addition to the memory that they share: those of the smallest,
     times their number. 0 if they cannot be captured."""
+    own = _bytes_of_graph(lambda capture: runner.capture_graphs(capture, SMALLEST_GRAPH), device)
+    return own * len(runner.graph_sizes(drafts=drafts).keys)
+
+
+def _bytes_of_graph(capture_graph: Callable[[Capture], None], device: torch.device) -> int:
     measured = _MeasuredCapture(CudaCapture(), device)
     try:
-        runner.capture_graphs(measured, GraphSizes((1,), BLOCK_TOKENS))
+        capture_graph(measured)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
         torch.cuda.synchronize(device)  # fails if the device is lost
         return 0
-    return measured.graph_bytes * len(runner.graph_sizes(drafts=drafts).keys)
+    return measured.graph_bytes
 
 
 class _MeasuredCapture:

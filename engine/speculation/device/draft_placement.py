@@ -1,12 +1,12 @@
 """Places a draft model on its target's GPU."""
 
-from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
 from engine.config import BLOCK_TOKENS
 from engine.execution.device.faults import device_errors
-from engine.execution.device.placement import demanding_request, try_capture
+from engine.execution.device.graphs import SMALLEST_GRAPH, Capture, draft_model_sizes
+from engine.execution.device.placement import DraftSteps, demanding_request, try_capture
 from engine.speculation.device.drafter import CATCH_UP_TOKENS, DeviceDrafter
 from engine.speculation.draft_memory import ORDINARY_TOKENS, DraftPlan, DraftRow
 
@@ -17,9 +17,7 @@ class NewDrafter(Protocol):
     def __call__(self, *, num_blocks: int, num_slots: int) -> DeviceDrafter: ...
 
 
-def largest_drafting(
-    new_drafter: NewDrafter, *, num_slots: int, most_rows: int, max_positions: int
-) -> Sequence[Callable[[], None]]:
+def largest_drafting(new_drafter: NewDrafter, *, num_slots: int, most_rows: int, max_positions: int) -> DraftSteps:
     """The steps of a draft model that take most memory: those of a plan that catches up as far as it can, and of one
     that does not, as CUDA graphs have memory of their own. `most_rows`: most requests that are drafted for at once."""
 
@@ -28,7 +26,11 @@ def largest_drafting(
         blocks = 1 + max(max(row.request.block_table) for row in plan.rows)
         new_drafter(num_blocks=blocks, num_slots=num_slots).run(plan)
 
-    return [partial(run, CATCH_UP_TOKENS), partial(run, 0)]
+    def capture_smallest(capture: Capture) -> None:
+        new_drafter(num_blocks=1, num_slots=num_slots).capture_graphs(capture, SMALLEST_GRAPH)
+
+    num_graphs = len(draft_model_sizes(num_slots, BLOCK_TOKENS).keys)
+    return DraftSteps([partial(run, CATCH_UP_TOKENS), partial(run, 0)], capture_smallest, num_graphs)
 
 
 def largest_plan(most_rows: int, max_positions: int, catch_up_tokens: int) -> DraftPlan:

@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.config import BLOCK_TOKENS, MOST_DRAFTS
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, draft_model_sizes, row_sizes
+from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, draft_model_sizes, row_sizes
 from engine.execution.device.inputs import encoded, padding_rows, replayed_shape
 from engine.execution.device.logprobs import to_host
 from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn
@@ -85,12 +85,12 @@ class DeviceDrafter:
                 spare_block=num_blocks,
             )
         self._sampler = DeviceSampler(model.ops, step_ops, self._slots)
-        self._sizes = draft_model_sizes(
+        self.graph_sizes = draft_model_sizes(
             num_slots, min(_SHARED * num_blocks * BLOCK_TOKENS, num_slots * (max_positions + BLOCK_TOKENS))
         )
-        self._lines = torch.zeros((self._sizes.rows[-1], ROW_WORDS), dtype=torch.int32, device=self._device)
+        self._lines = torch.zeros((self.graph_sizes.rows[-1], ROW_WORDS), dtype=torch.int32, device=self._device)
         """The encoded rows of the step that is replayed."""
-        self._graph_sizes = NO_GRAPHS
+        self._captured = NO_GRAPHS
         self._graphs: dict[GraphKey, _ReplayedStep] = {}
         self.replayed_total = 0
         """Steps replayed from a CUDA graph."""
@@ -100,9 +100,10 @@ class DeviceDrafter:
         return self._device
 
     @torch.inference_mode()
-    def capture_graphs(self, capture: Capture) -> None:
-        """Capture the steps of few rows. Called once, between plans. If it fails, no step is replayed."""
-        sizes = self._sizes
+    def capture_graphs(self, capture: Capture, sizes: GraphSizes | None = None) -> None:
+        """Capture the steps of these sizes; None: of all of few rows. Called between plans. If it fails, no step is
+        replayed."""
+        sizes = sizes or self.graph_sizes
         largest = sizes.keys[0]
         tensors = StepTensors.empty(largest.rows, largest.rows * largest.tokens_each, self._device)
         graphs: dict[GraphKey, _ReplayedStep] = {}
@@ -115,7 +116,7 @@ class DeviceDrafter:
                 # Every graph leaves its logits in the first rows: see `outputs.SharedOutputs`.
                 logits = torch.empty_like(self._forward(lines, own, shape))
             graphs[key] = self._capture(capture, lines, own, shape, logits[: key.rows])
-        self._graphs, self._graph_sizes = graphs, sizes
+        self._graphs, self._captured = graphs, sizes
 
     @torch.inference_mode()
     def run(self, plan: DraftPlan) -> list[list[int]]:
@@ -127,7 +128,7 @@ class DeviceDrafter:
         """
         with device_errors():
             self._copy_blocks(plan.copies)
-            steps = draft_steps(plan.rows, self._graph_sizes)
+            steps = draft_steps(plan.rows, self._captured)
             self._load(plan.rows, steps)
             counts = self._counts(plan.rows) if any(step.needs.penalties for step in steps) else None
             for index, step in enumerate(steps):

@@ -184,7 +184,7 @@ def test_rows_leave_a_plan_once_they_have_their_drafts(tiny_folders: dict[str, P
         DraftRow(index, running_request(prompt(10 + index), index, [index]), 9 + index, 1, depth, [index, 256 + index])
         for index, depth in enumerate((3, 0, 1, 2))
     ]
-    steps = draft_steps(rows, drafter._graph_sizes)
+    steps = draft_steps(rows, drafter.graph_sizes)
     assert [step.slots for step in steps] == [[0, 1, 2, 3], [0, 3], [0]]
     assert [step.first for step in steps] == [0, 4, 6]
     assert [[row.start for row in step.inputs.rows] for step in steps] == [[9, 10, 11, 12], [10, 13], [11]]
@@ -265,8 +265,21 @@ def test_a_capture_that_fails_leaves_launched_steps(
     draft = DraftModel(drafter, num_blocks=8, num_slots=2, max_positions=64)
     assert len(draft.propose([DraftWant(running_request(prompt(10), 0, [0]), 3)])[0]) == 3
     assert drafter.replayed_total == 0
-    for run in largest_drafting(new_drafter, num_slots=4, most_rows=3, max_positions=64):
+
+
+def test_the_steps_that_memory_is_measured_with_run(tiny_folders: dict[str, Path]) -> None:
+    model = model_of(tiny_folders["llama"])
+
+    def new_drafter(*, num_blocks: int, num_slots: int) -> DeviceDrafter:
+        return DeviceDrafter(
+            model, ReferenceStepOps(), model, max_positions=64, num_blocks=num_blocks, num_slots=num_slots
+        )
+
+    steps = largest_drafting(new_drafter, num_slots=4, most_rows=3, max_positions=64)
+    for run in steps.largest:
         run()
+    steps.capture(rerun)
+    assert steps.num_graphs == 2 * len((1, 2, 4))
 
 
 @pytest.mark.parametrize(("catch_up", "tokens"), [(100, [47, 47, 12]), (0, [2, 2, 2])])

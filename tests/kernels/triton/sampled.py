@@ -14,6 +14,7 @@ SAMPLE = frozenset(
         "extend-bf16-int8kv-d256",
         "latent-decode-bf16-20x512+64",
         "latent-extend-bf16-20x512+64",
+        "few-rows-splits-bf16",
         "grouped-4x32-many-bf16",
         "rounded-i8-many-bf16",
     }
