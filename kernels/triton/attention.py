@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.layout import BLOCK_TOKENS
 from kernels.triton.capability import capability_of
 from kernels.triton.decode import decode
+from kernels.triton.dependent_launch import launch_options
 from kernels.triton.extend import extend
 from kernels.triton.merging import check_tiles
 from kernels.triton.plan import TritonPlan
@@ -111,6 +112,7 @@ def _decode(
         scale,
         value_scale,
         **launch.options,
+        **launch_options(),
     )
 
 

@@ -20,6 +20,7 @@ from kernels.triton.attention_step import (
     load_query,
     start_softmax,
 )
+from kernels.triton.dependent_launch import wait_for_predecessor
 from kernels.triton.int8_kv import scales_of_head
 from kernels.triton.merging import store_split
 
@@ -91,6 +92,7 @@ def decode(
     Grid: (programs,), any number. A piece of work is (split, KV head, QUERY_TILE packed rows), the split's heads one
     after another, since their keys are neighbours in memory. Oracle: `kernels.reference.attend`.
     """
+    wait_for_predecessor()
     query_tiles = tl.cdiv(most_queries * GROUP, QUERY_TILE)
     tiles = KV_HEADS * query_tiles
     pieces = tl.load(split_starts + rows) * tiles
