@@ -70,6 +70,10 @@ class TritonOps(ReferenceOps):
             "kv dtype": str(self.kv_dtype).removeprefix("torch."),
         }
 
+    @property
+    def rotates_by_position(self) -> bool:
+        return True
+
     def takes_blocks(self, format: str, in_features: int) -> bool:
         return gpu_formats.takes(format, in_features, floats8=self._floats8)
 
