@@ -172,8 +172,9 @@ def test_rotate_and_store(shape: Latents, dtype: torch.dtype) -> None:
     query = random(tokens, shape.heads, dim, dtype=dtype)
     down = random(tokens, shape.rank + shape.rotated, dtype=dtype, seed=1)
     norm = random(shape.rank, dtype=dtype, seed=2)
-    angles = random(tokens, 1, shape.rotated // 2, dtype=torch.float32, seed=3) * 3
-    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
+    angles = random(9, shape.rotated // 2, dtype=torch.float32, seed=3) * 3
+    positions = torch.tensor([8, 0, 3, 3], device=DEVICE)
+    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype), positions)
     slots = torch.tensor([40, 0, -1, 15], device=DEVICE)
     stored, expected_stored = (
         torch.full((blocks, 2, BLOCK_TOKENS, 1, 1, shape.rotated + shape.rank), math.nan, device=DEVICE).to(dtype)
