@@ -33,8 +33,6 @@ LEAST_CAPABILITY = Version(8, 0)
 """The first with tensor cores for bfloat16."""
 FLOATS8_CAPABILITY = Version(8, 9)
 """The first with instructions for e4m3."""
-DEPENDENT_LAUNCH_CAPABILITY = Version(9, 0)
-"""The first with programmatic dependent launch."""
 
 
 def missing_for_cuda() -> str | None:

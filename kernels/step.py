@@ -158,12 +158,14 @@ class StepTensors:
 class Sequences:
     """The sequences of all slots.
 
-    tokens: int32 [S, L]. block_tables: int32 [S, B]. drafts: int32 [S, K].
+    tokens: int32 [S, L]. block_tables: int32 [S, B]. drafts: int32 [S, K]. window_tables: as block_tables, of each
+    group of KV after the first; entries of released blocks are -1.
     """
 
     tokens: Tensor
     block_tables: Tensor
     drafts: Tensor
+    window_tables: tuple[Tensor, ...] = ()
 
 
 class StepOps(Protocol):

@@ -61,12 +61,13 @@ KINDS = (
     Kind("check products", _CHECK_S, "checks.products", checks=True),
     Kind("check candidates", _CHECK_S, "sweep", "check", checks=True),
     Kind("golden", _CHECK_S, "golden", checks=True),
-    Kind(names.ATTENTION, 40, "attention"),
+    Kind(names.ATTENTION, 35, "attention"),
     Kind(names.PRODUCTS, 20, "products"),
+    Kind(names.DEPENDENT_LAUNCH, 30, "dependent_launch"),
     _serve("llama-3.2-1b", 35),
-    _peer("llama-3.1-8b", 55),
-    _peer("llama-3.2-1b", 30),
-    Kind(names.SWEEP, 25, "sweep"),
+    _peer("llama-3.1-8b", 45),
+    _peer("llama-3.2-1b", 20),
+    Kind(names.SWEEP, 20, "sweep"),
 )
 
 

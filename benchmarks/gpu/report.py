@@ -69,6 +69,9 @@ def rows_of(figures: Figures, scale: Scale) -> Iterator[Row]:
             expected = 0.55 if tokens == 8192 else None
             yield Row(f"{name}, of matmul", figures.shown(names.ATTENTION, name), share, expected)
     yield from _rows_of_products(figures, scale)
+    stage, dependent = names.DEPENDENT_LAUNCH, names.DEPENDENT
+    gain = _over(figures.value(stage, dependent), figures.value(stage, names.ALONE))
+    yield Row(f"{scale.models[0]}, {dependent}, over {names.ALONE}", figures.shown(stage, dependent), gain, None)
     for model in scale.models:
         yield from _rows_of_model(figures, model, copy, scale)
 

@@ -25,7 +25,7 @@ from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS, HeadShape, block_numbers
-from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, ModelWeights, Ops, RopeRows
+from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, Linear, ModelWeights, Ops, RopeRows
 from kernels.reference import softcap
 from kernels.weights import LatentWeights
 
@@ -89,6 +89,11 @@ class Transformer:
         """Tokens that each expert has computed since loading, over all layers, int64 [experts]; empty without
         experts."""
         return self._feed_forward.expert_tokens
+
+    @property
+    def kv_groups(self) -> int:
+        """Groups of the layers' KV, each with block tables of its own."""
+        return len(self._groups.windows)
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv` and `allocate_mixed_kv`."""
@@ -194,10 +199,10 @@ class Transformer:
             output_norm = None
         return ops.add_branch(branch, output_norm, residual, next_norm, eps, rounded(scalar, residual.dtype))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [T, V] from hidden states [T, H]."""
+    def logits(self, hidden: Tensor, head: Linear | None = None) -> Tensor:
+        """float32 [T, V] from hidden states [T, H]. `head`: some rows of the model's own, for their logits only."""
         config = self.config
-        logits = self._weights.head.wide(hidden)
+        logits = (self._weights.head if head is None else head).wide(hidden)
         if config.logit_divisor != 1:
             logits = logits / config.logit_divisor
         return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)

@@ -136,7 +136,8 @@ def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterat
         yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"
     if compiled.shared_bytes > compiled.shared_limit:
         yield f"{compiled.shared_bytes} bytes of shared memory, and a program may have {compiled.shared_limit}"
-    if facts.dependent and not facts.waits_first:
+    waits = _waits(variant.kernel) and compiled.capability >= HOPPER
+    if (waits or facts.dependent) and not facts.waits_first:
         yield "memory is accessed, or the next kernel placed, before the kernel before has ended"
     if compiled.shared_bytes <= compiled.shared_limit and compiled.programs < variant.programs:
         yield f"{compiled.programs} programs fit a multiprocessor, and the launch counts on {variant.programs}"
@@ -158,6 +159,11 @@ def _is_pipelined(facts: PtxFacts) -> bool:
     return bool(facts.loops) and all(
         loop.trips_ahead >= 1 and loop.direct_bytes < loop.copied_bytes for loop in facts.loops
     )
+
+
+def _waits(kernel: Any) -> bool:
+    """Whether a kernel may be launched dependently: see `kernels.triton.dependent_launch`."""
+    return "wait_for_predecessor()" in kernel.src
 
 
 def _unspecialised(kernel: Any) -> set[str]:

@@ -31,11 +31,10 @@ from triton import knobs
 from triton.language import core
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.gpu import DEPENDENT_LAUNCH_CAPABILITY
-
 DEPENDENT_LAUNCH = False
 """Whether kernels are launched so, on a GPU that has it."""
 
+_LEAST_CAPABILITY = (9, 0)
 _COMPILED = tl.constexpr(not knobs.runtime.interpret)
 _chosen: ContextVar[bool] = ContextVar("dependent launch", default=DEPENDENT_LAUNCH)
 
@@ -43,9 +42,8 @@ _chosen: ContextVar[bool] = ContextVar("dependent launch", default=DEPENDENT_LAU
 @core.builtin
 def has_dependent_launch(_semantic: Any = None) -> Any:
     """Whether the GPU that a kernel is compiled for has the instructions."""
-    least = 10 * DEPENDENT_LAUNCH_CAPABILITY.major + DEPENDENT_LAUNCH_CAPABILITY.minor
-    architecture = "".join(filter(str.isdigit, _semantic.builder.options.arch))
-    return tl.constexpr(int(architecture) >= least)
+    capability = int("".join(filter(str.isdigit, _semantic.builder.options.arch)))
+    return tl.constexpr(divmod(capability, 10) >= _LEAST_CAPABILITY)
 
 
 @triton.jit
@@ -86,4 +84,4 @@ def dependent_launches(chosen: bool) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def _is_supported() -> bool:
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= DEPENDENT_LAUNCH_CAPABILITY
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= _LEAST_CAPABILITY

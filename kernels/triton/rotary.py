@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import HeadNorms, RopeRows
+from kernels.triton.dependent_launch import launch_options, wait_for_predecessor
 from kernels.triton.int8_kv import largest_of, round_by, scale_for, scales_of_head
 from kernels.triton.tiles import require_contiguous, tile_above, warps_for
 from kernels.weights import KVScales
@@ -123,6 +124,7 @@ def rotate_and_store_kernel(
     `kernels.reference.rotate_and_store`, for int8 with `kernels.reference_int8.to_int8`; of queries alone, with
     KV_HEADS 0, and None for what is of keys and values, `kernels.reference.rotate`.
     """
+    wait_for_predecessor()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     is_query = head < QUERIES
@@ -222,6 +224,7 @@ def rotate_and_store(
         scales.value if scales else None,
         **shape_of(heads - 2 * kv_heads, kv_heads, dim, half),
         num_warps=warps_of(dim, half),
+        **launch_options(),
     )
     return query
 
@@ -248,6 +251,7 @@ def rotate(query: Tensor, norms: HeadNorms | None, rope: RopeRows) -> Tensor:
         None,
         **shape_of(heads, 0, dim, half),
         num_warps=warps_of(dim, half),
+        **launch_options(),
     )
     return rotated
 

@@ -1,4 +1,4 @@
-"""Self-tests of the parts that not every model has, on a GPU: mixtures of experts, attention over
+"""Computations of the self-test of a GPU for parts that not every model has: mixtures of experts, attention over
 latents, and gated delta nets. Shapes are small: a kernel is compiled again for a model's own."""
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ _FEW_TOKENS, _MANY_TOKENS = 3, 70
 """One for each tile of assignments."""
 
 _HEADS, _ROTATED, _RANK, _OTHERS, _VALUES = 16, 32, 128, 64, 64
-"""Query heads; dimensions that are rotated, of a latent, of the rest of a query, and of a head's value."""
+"""Query heads; dimensions that are rotated, of a latent, of a query that are not rotated, and of a head's value."""
 _QUERIES, _CONTEXTS = (1, 33), (600, 48)
 """A decode row over two splits, and a chunk."""
 

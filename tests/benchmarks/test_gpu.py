@@ -15,7 +15,20 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'turnpike[gpu]'")
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import attention, end_to_end, golden, limits, names, peers, products, profile, report, smoke, sweep
+from benchmarks.gpu import (
+    attention,
+    dependent_launch,
+    end_to_end,
+    golden,
+    limits,
+    names,
+    peers,
+    products,
+    profile,
+    report,
+    smoke,
+    sweep,
+)
 from benchmarks.gpu.checks import attention as attention_checks
 from benchmarks.gpu.checks import (
     delta,
@@ -121,7 +134,7 @@ def test_candidates_are_checked_and_the_shipped_tile_comes_back(stage: Stage) ->
     sweep.check(stage)
     assert_all(stage, "passed", 4)
     sweep._sweep_extend(stage)
-    assert (DECODE, EXTEND) == before
+    assert before == (DECODE, EXTEND)
     assert stage.outcomes[-1].name.endswith("best over shipped")
 
 
@@ -151,6 +164,17 @@ def test_graphs_that_cannot_be_captured_leave_a_figure(stage: Stage, monkeypatch
     status = {each.name: each.status for each in stage.outcomes}
     assert status["steps recorded"] == "failed"
     assert {status[name] for name in (names.EAGER, names.ALONE, names.SATURATED)} == {"measured"}
+
+
+def test_dependent_launch_is_measured_against_launch_as_usual(stage: Stage) -> None:
+    dependent_launch.run(stage)
+    outcomes = {each.name: each for each in stage.outcomes if ": " not in each.name}
+    assert {each.name for each in outcomes.values() if each.status == "measured"} == {names.ALONE, names.DEPENDENT}
+    same = next(each for each in stage.outcomes if each.name == f"{names.DEPENDENT}: tokens that differ")
+    assert same.status == "passed"
+    moved = [replace(each, stage=names.DEPENDENT_LAUNCH) for each in stage.outcomes]
+    rows = {row.name: row for row in report.rows_of(report.Figures(moved), SMALL)}
+    assert rows[f"tiny, {names.DEPENDENT}, over {names.ALONE}"].ratio
 
 
 def test_idle_time_between_kernels() -> None:

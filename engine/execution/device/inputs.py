@@ -58,13 +58,24 @@ class StepInputs:
         return [Row(*line[: len(Row._fields)]) for line in self.words.tolist()]
 
 
-def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes, state_saves: Sequence[StateSave] = ()) -> StepInputs:
-    """Order a plan's rows, and pad them to a graph's size where they fit one."""
-    keyed = sorted((not _decodes(row), row.start + row.tokens, place) for place, row in enumerate(planned))
+def arrange(
+    planned: Sequence[ScheduledRow],
+    graphs: GraphSizes,
+    state_saves: Sequence[StateSave] = (),
+    *,
+    decode_tokens: int = 1,
+) -> StepInputs:
+    """Order a plan's rows, and pad them to a graph's size where they fit one. `decode_tokens`: the most tokens of a
+    decode row, besides its drafts."""
+
+    def decodes(row: ScheduledRow) -> bool:
+        return row.tokens <= decode_tokens + len(row.drafts)
+
+    keyed = sorted((not decodes(row), row.start + row.tokens, place) for place, row in enumerate(planned))
     order = [place for _, _, place in keyed]
     rows = [planned[i] for i in order]
     places = sorted(range(len(order)), key=order.__getitem__)
-    decoding = [row for row in rows if _decodes(row)]
+    decoding = [row for row in rows if decodes(row)]
     context_tokens = sum(row.start + row.tokens for row in decoding)
     most_queries = max((row.tokens for row in decoding), default=0)
     key = graphs.key_for(len(rows), most_queries, context_tokens) if len(decoding) == len(rows) else None
@@ -137,11 +148,6 @@ def padding_rows(key: GraphKey) -> list[Row]:
     """The encoded rows of a step that consists of padding rows only."""
     tokens = key.tokens_each
     return [Row(slot=-1, start=0, tokens=tokens, drafts=0, draws=0, first=index * tokens) for index in range(key.rows)]
-
-
-def _decodes(row: ScheduledRow) -> bool:
-    """Whether the row consists of a request's last token and the drafts that follow it."""
-    return row.tokens == 1 + len(row.drafts)
 
 
 def _lines(rows: Sequence[ScheduledRow], tokens_each: int) -> list[Row]:

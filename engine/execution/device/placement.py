@@ -1,14 +1,15 @@
 """Places a model on a GPU: measures the memory of its largest steps, which determines the KV memory."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import Capture, CudaCapture, GraphSizes, row_sizes
+from engine.execution.device.graphs import SMALLEST_GRAPH, Capture, CudaCapture, row_sizes
 from engine.execution.device.runner import DeviceRunner
 from engine.grammar.allowed import AllowedTokens
 from engine.memory.kv_memory import DeviceMemory
@@ -31,11 +32,27 @@ _EVERYTHING = SamplingParams(
 """Sampling parameters that use every feature that takes memory, or a kernel of its own."""
 
 
+@dataclass(frozen=True, slots=True)
+class DraftSteps:
+    """The steps of a draft model that take most memory. `capture` captures the smallest of its `num_graphs` CUDA
+    graphs."""
+
+    largest: Sequence[Callable[[], None]]
+    capture: Callable[[Capture], None]
+    num_graphs: int
+
+
 def measure_memory(
-    model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int, *, drafts: bool
+    model: Transformer,
+    step_ops: StepOps,
+    config: SchedulerConfig,
+    window: int,
+    draft_steps: DraftSteps | None = None,
+    *,
+    drafts: bool,
 ) -> DeviceMemory:
     """Run the largest steps of a loaded model and measure the memory they take besides its weights. `drafts`: whether
-    rows will have drafts.
+    rows will have drafts. `draft_steps`: of its draft model, counted in addition.
 
     Slots are included. A full decode step counts twice, as CUDA graphs have memory of their own.
 
@@ -53,6 +70,9 @@ def measure_memory(
     with device_errors():
         step_bytes = with_steps(decode=False) + with_steps(decode=True)
         graph_bytes = measure_graphs(_small_runner(model, step_ops, config, window, 1), device, drafts=drafts)
+        if draft_steps is not None:
+            step_bytes += sum(_peak_bytes(device, run) for run in draft_steps.largest)
+            graph_bytes += _bytes_of_graph(draft_steps.capture, device) * draft_steps.num_graphs
     torch.cuda.empty_cache()
     return DeviceMemory(total_bytes, total_bytes - free_bytes, step_bytes, graph_bytes)
 
@@ -65,7 +85,7 @@ def run_largest_step(
 
     With `decode`, run the largest step that a graph can replay instead.
     """
-    plan = largest_step(config, window, decode=decode)
+    plan = largest_step(config, window, decode=decode, groups=model.kv_groups)
     blocks = 1 + max(max(row.request.block_table) for row in plan.rows)
     masked, *_ = plan.rows
     masked.request.matcher = AllowedTokens((0,), model.config.vocab_size)
@@ -75,15 +95,20 @@ def run_largest_step(
 def measure_graphs(runner: DeviceRunner, device: torch.device, *, drafts: bool) -> int:
     """Bytes that the CUDA graphs of a model take in addition to the memory that they share: those of the smallest,
     times their number. 0 if they cannot be captured."""
+    own = _bytes_of_graph(lambda capture: runner.capture_graphs(capture, SMALLEST_GRAPH), device)
+    return own * len(runner.graph_sizes(drafts=drafts).keys)
+
+
+def _bytes_of_graph(capture_graph: Callable[[Capture], None], device: torch.device) -> int:
     measured = _MeasuredCapture(CudaCapture(), device)
     try:
-        runner.capture_graphs(measured, GraphSizes((1,), BLOCK_TOKENS))
+        capture_graph(measured)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError:
         torch.cuda.synchronize(device)  # fails if the device is lost
         return 0
-    return measured.graph_bytes * len(runner.graph_sizes(drafts=drafts).keys)
+    return measured.graph_bytes
 
 
 class _MeasuredCapture:
@@ -145,19 +170,28 @@ def place(
             max_model_len=max_model_len,
             num_states=num_states,
         )
-        before = _free_bytes(model.ops.device)
-        try:
-            runner.capture_graphs(CudaCapture(), runner.graph_sizes(drafts=drafts))
-            free = _free_bytes(model.ops.device)
-            logger.info(
-                "CUDA graphs take %.0f MiB; %.0f MiB of the GPU are free", (before - free) / 2**20, free / 2**20
-            )
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            torch.cuda.synchronize(model.ops.device)  # fails if the device is lost
-            logger.warning("CUDA graphs cannot be captured, so each step costs milliseconds of launches: %s", error)
+        sizes = runner.graph_sizes(drafts=drafts)
+        try_capture(model.ops.device, lambda capture: runner.capture_graphs(capture, sizes))
     return runner
+
+
+def try_capture(device: torch.device, capture_graphs: Callable[[Capture], None]) -> None:
+    """Capture CUDA graphs. A capture that fails costs speed alone.
+
+    Raises:
+        torch.OutOfMemoryError: the graphs do not fit.
+        torch.AcceleratorError: the capture broke the device.
+    """
+    before = _free_bytes(device)
+    try:
+        capture_graphs(CudaCapture())
+        free = _free_bytes(device)
+        logger.info("CUDA graphs take %.0f MiB; %.0f MiB of the GPU are free", (before - free) / 2**20, free / 2**20)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        torch.cuda.synchronize(device)  # fails if the device is lost
+        logger.warning("CUDA graphs cannot be captured, so each step costs milliseconds of launches: %s", error)
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -165,8 +199,9 @@ def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0]
 
 
-def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepPlan:
-    """A plan with a row in every slot and a copy of a block. All rows share dummy blocks; their KV is never read."""
+def largest_step(config: SchedulerConfig, window: int, *, decode: bool, groups: int = 1) -> StepPlan:
+    """A plan for a model with `groups` of KV: a row in every slot, and a copy of a block. All rows share dummy blocks;
+    their KV is never read."""
     rows = min(config.max_running, row_sizes(config.max_running)[-1]) if decode else config.max_running
     max_tokens = min(config.chunk_tokens, window)
     spare = 0 if decode else config.step_tokens - rows
@@ -175,11 +210,14 @@ def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepP
         tokens = min(max_tokens, 1 + spare)
         spare -= tokens - 1
         blocks = list(range(-(-tokens // BLOCK_TOKENS)))
-        scheduled.append(ScheduledRow(_request(slot, tokens, blocks), 0, tokens, True))
+        request = demanding_request(slot, tokens, blocks)
+        request.window_tables = [blocks] * (groups - 1)
+        scheduled.append(ScheduledRow(request, 0, tokens, True))
     return StepPlan(0, tuple(scheduled), copies=(BlockCopy(0, 0),))
 
 
-def _request(slot: int, tokens: int, blocks: list[int]) -> Request:
+def demanding_request(slot: int, tokens: int, blocks: list[int]) -> Request:
+    """A request in a slot that uses every feature that takes memory."""
     request = Request(
         id=f"largest step, slot {slot}",
         tokens=[0] * tokens,

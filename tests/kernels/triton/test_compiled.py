@@ -36,6 +36,8 @@ def test_a_sound_variant_has_no_faults(flaws: dict[str, list[str]]) -> None:
         ("too-much-shared", "bytes of shared memory, and a program may have 232448"),
         ("single-warps", "0 products of warp groups"),
         ("crowded", "programs fit a multiprocessor, and the launch counts on 9"),
+        ("early", "before the kernel before has ended"),
+        ("branching", "before the kernel before has ended"),
         ("aligned-in-vain", "the launcher is told not to look: ['output']"),
         ("refused", "a side that no kernel has"),
     ],
@@ -52,6 +54,8 @@ def test_a_flaw_is_the_only_fault(flaws: dict[str, list[str]]) -> None:
         "too-much-shared",
         "single-warps",
         "crowded",
+        "early",
+        "branching",
         "aligned-in-vain",
         "refused",
     ]
