@@ -123,7 +123,7 @@ class EngineConfig:
     ngram: bool = False
     """Enable drafts by n-gram lookup in the request's own text (prompt lookup decoding)."""
     drafts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Maps a model to its draft model; both are loaded. Not supported on a GPU."""
+    """Maps a model to its draft model; both are loaded."""
     require_drafts: bool = True
     """Whether a model whose draft model does not fit is refused; otherwise it is served without drafts."""
     draft_depth: int = 8

@@ -46,7 +46,7 @@ Key = tuple[int, int]
 """Padded head dimension, and bytes of a stored number."""
 
 _HOPPER_DECODE: Mapping[Key, DecodeTile] = {
-    (64, 1): DecodeTile(64, 4, 5, 5, 4),
+    (64, 1): DecodeTile(64, 4, 5, 4, 4),
     (64, 2): DecodeTile(64, 4, 5, 4, 3),
     (64, 4): DecodeTile(32, 4, 5, 3, 1),
     (128, 1): DecodeTile(64, 4, 5, 3, 2),

@@ -115,9 +115,8 @@ def latent_extend_launch(shape: LatentShape) -> Launch:
 def latent_merge_launch(shape: LatentShape) -> Launch:
     constexprs = {
         "HEADS": shape.heads,
-        "HEAD_DIM": shape.rank,
-        "DIM": shape.rank_tile,
-        "WINDOW": 0,
+        "RANK": shape.rank,
+        "RANK_TILE": shape.rank_tile,
         "SPLIT": _SPLIT_TOKENS,
         "SPLITS": _MERGED_SPLITS,
         "JOINED": JOINED_SPLITS,

@@ -99,7 +99,7 @@ def test_a_kernel_that_is_wrong_fails_its_check(stage: Stage, monkeypatch: pytes
 
 def test_golden_text_and_logits(stage: Stage) -> None:
     golden.run(stage, ["qwen3"])
-    assert_all(stage, "passed", 3)
+    assert_all(stage, "passed", 5)
 
 
 def test_limits_and_attention_are_measured(stage: Stage) -> None:

@@ -135,6 +135,8 @@ def _check_splits(stage: Stage) -> None:
     rng = stage.rng
     contexts = [rng.choice((0, 1, SPLIT_TOKENS, SPLIT_TOKENS + 1, rng.randrange(100_000))) for _ in range(600)]
     starts = torch.full((len(contexts) + 1,), -77, dtype=torch.int32, device=stage.device)
-    number_splits(torch.tensor(contexts, dtype=torch.int32, device=stage.device), starts)
+    counters = torch.full((100_003,), -77, dtype=torch.int32, device=stage.device)
+    number_splits(torch.tensor(contexts, dtype=torch.int32, device=stage.device), starts, counters)
     expected = torch.tensor([0, *map(splits_of, contexts)]).cumsum(0).int()
     stage.checked("numbered splits", share_that_differs(starts.cpu(), expected), 0.0, f"{len(contexts)} rows")
+    stage.checked("cleared counters", share_that_differs(counters.cpu(), torch.zeros_like(counters.cpu())), 0.0)

@@ -17,7 +17,7 @@ from kernels.triton.latents import attend_latents
 from kernels.triton.plan import SPLIT_TOKENS as PLANNED_SPLIT_TOKENS
 from kernels.triton.plan import number_splits, plan_from_metadata
 from kernels.triton.tuning_latents import JOINED_SPLITS
-from tests.kernels.triton.attention_cases import FAR_AWAY, Heads, Step, make_step, only_row
+from tests.kernels.triton.attention_cases import FAR_AWAY, Heads, Step, make_step, only_row, with_room
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
 
 DRAFTED = 8
@@ -128,7 +128,7 @@ def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     shape = Latents()
     step = step_of([1, 3, 20], [SPLIT_TOKENS + 75, 30, 50], shape, torch.float32)
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
-    roomy = replace(plan, split_capacity=plan.split_capacity + 9, decode_queries=DRAFTED, extend_tokens=100)
+    roomy = with_room(plan, splits=9, decode_queries=DRAFTED, extend_tokens=100)
     again = attend_latents(step.query, step.kv_layer, roomy, shape.rotated, SCALE)
     assert torch.equal(again, attended(step, shape))
 
@@ -140,7 +140,7 @@ def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     roomy.row_slots.copy_(lines)
     roomy.query_starts.copy_(torch.tensor([0, 2, 4, 24]))
     roomy.context_lens.copy_(torch.tensor(other.metadata.context_lens))
-    number_splits(roomy.context_lens[: roomy.decode_rows], roomy.split_starts)
+    number_splits(roomy.context_lens[: roomy.decode_rows], roomy.split_starts, roomy.counters)
     again = attend_latents(other.query, other.kv_layer, roomy, shape.rotated, SCALE)
     assert torch.equal(again, attended(other, shape))
 
