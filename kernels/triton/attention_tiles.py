@@ -124,8 +124,12 @@ _AMPERE_EXTEND: Mapping[Key, ExtendTile] = {
 }
 """163 KiB and products of single warps: capability 8.0."""
 
-_BLACKWELL_DECODE: Mapping[Key, DecodeTile] = {**_HOPPER_DECODE}
-_BLACKWELL_EXTEND: Mapping[Key, ExtendTile] = {**_HOPPER_EXTEND}
+_BLACKWELL_DECODE: Mapping[Key, DecodeTile] = {
+    **_HOPPER_DECODE,
+    (64, 1): DecodeTile(64, 4, 5, 4, 4),
+    (512, 1): DecodeTile(16, 8, 5, 1, 1),
+}
+_BLACKWELL_EXTEND: Mapping[Key, ExtendTile] = {**_HOPPER_EXTEND, (64, 1): ExtendTile(64, 64, 4, 5)}
 """Hopper's shared memory, and tensor memory for the sums of products: capability 10.0."""
 
 DECODE: Mapping[int, MutableMapping[Key, DecodeTile]] = {

@@ -42,12 +42,13 @@ class LatentTile:
 
 _HOPPER: Mapping[int, LatentTile] = {2: LatentTile(32, 32, 64, 2), 4: LatentTile(16, 16, 16, 1)}
 _ONE_WARP_PRODUCTS: Mapping[int, LatentTile] = {2: LatentTile(32, 16, 16, 1), 4: LatentTile(16, 16, 16, 1)}
+_BLACKWELL: Mapping[int, LatentTile] = {**_HOPPER, 2: LatentTile(32, 32, 64, 1)}
 LATENTS: Mapping[int, Mapping[int, LatentTile]] = {
     80: _ONE_WARP_PRODUCTS,
     86: _ONE_WARP_PRODUCTS,
     89: _ONE_WARP_PRODUCTS,
     HOPPER: _HOPPER,
-    100: _HOPPER,
+    100: _BLACKWELL,
     120: _ONE_WARP_PRODUCTS,
 }
 """By capability, and bytes of a stored number."""
