@@ -1,7 +1,7 @@
 """Latent attention on a GPU against its meaning, under Triton's interpreter."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,32 +17,16 @@ from kernels.triton.latents import attend_latents
 from kernels.triton.plan import SPLIT_TOKENS as PLANNED_SPLIT_TOKENS
 from kernels.triton.plan import number_splits, plan_from_metadata
 from kernels.triton.tuning_latents import JOINED_SPLITS
-from tests.kernels.triton.attention_cases import FAR_AWAY, Heads, Step, make_step, only_row, with_room
+from tests.kernels.triton.attention_cases import FAR_AWAY, Step, only_row, with_room
+from tests.kernels.triton.latent_cases import SCALE, Latents, step_of
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
 
 DRAFTED = 8
 """The most tokens of a row that is decoded."""
 
-SCALE = 0.11
-"""Of scores: not the one that the dimensions of a key suggest."""
-
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 SPLIT_TOKENS = JOINED_SPLITS * PLANNED_SPLIT_TOKENS
 LONG = 2 * SPLIT_TOKENS + 75
-
-
-@dataclass(frozen=True)
-class Latents:
-    """Query heads, rotated dimensions and those of the latent."""
-
-    heads: int = 4
-    rotated: int = 16
-    rank: int = 32
-
-
-def step_of(lens: list[int], contexts: list[int], shape: Latents, dtype: torch.dtype, seed: int = 0) -> Step:
-    step = make_step(lens, contexts, Heads(1, shape.heads, shape.rotated + shape.rank), dtype=dtype, seed=seed)
-    return replace(step, kv_layer=step.kv_layer[:, :, :1].contiguous())
 
 
 def attended(step: Step, shape: Latents) -> Tensor:
