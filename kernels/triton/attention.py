@@ -8,11 +8,13 @@ from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
 from kernels.triton.capability import capability_of
-from kernels.triton.decode import decode, merge
+from kernels.triton.decode import decode
+from kernels.triton.dependent_launch import launch_options
 from kernels.triton.extend import extend
+from kernels.triton.merging import check_tiles
 from kernels.triton.plan import TritonPlan
 from kernels.triton.query_tiles import query_tiles
-from kernels.triton.tuning import MAX_HEAD_DIM, AttentionShape, decode_launch, extend_launch, merge_launch
+from kernels.triton.tuning import MAX_HEAD_DIM, AttentionShape, decode_launch, extend_launch
 from kernels.weights import KVScales
 
 _NO_SCALES = KVScales(key=1.0, value=1.0)
@@ -38,7 +40,8 @@ def attend(
     valid for any contexts within them.
 
     Raises:
-        ValueError: D is not a multiple of 16 or exceeds MAX_HEAD_DIM, or a block is not contiguous.
+        ValueError: D is not a multiple of 16 or exceeds MAX_HEAD_DIM, a block is not contiguous, or decode rows have
+            more KV heads times tiles of queries than there are counters.
     """
     _check_layout(query, kv_layer)
     output = torch.empty_like(query)
@@ -88,6 +91,7 @@ def _decode(
     partials = query.new_empty((plan.split_capacity, plan.decode_queries, heads, head_dim), dtype=torch.float32)
     partial_sums = query.new_empty(partials.shape[:-1], dtype=torch.float32)
     launch = decode_launch(shape, plan.decode_queries)
+    check_tiles(shape.kv_heads * -(-plan.decode_queries * shape.group // int(launch.constexprs["QUERY_TILE"])))
     decode[(programs_of(query.device, launch.programs),)](
         query,
         kv_layer,
@@ -95,6 +99,7 @@ def _decode(
         output,
         partials,
         partial_sums,
+        plan.counters,
         plan.block_tables,
         plan.row_slots,
         plan.query_starts,
@@ -107,16 +112,7 @@ def _decode(
         scale,
         value_scale,
         **launch.options,
-    )
-    merge[(plan.decode_rows, plan.decode_queries, heads)](
-        output,
-        partials,
-        partial_sums,
-        plan.query_starts,
-        plan.context_lens,
-        plan.split_starts,
-        plan.decode_queries,
-        **merge_launch(shape).options,
+        **launch_options(),
     )
 
 

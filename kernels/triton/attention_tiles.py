@@ -46,7 +46,7 @@ Key = tuple[int, int]
 """Padded head dimension, and bytes of a stored number."""
 
 _HOPPER_DECODE: Mapping[Key, DecodeTile] = {
-    (64, 1): DecodeTile(64, 4, 5, 5, 4),
+    (64, 1): DecodeTile(64, 4, 5, 4, 4),
     (64, 2): DecodeTile(64, 4, 5, 4, 3),
     (64, 4): DecodeTile(32, 4, 5, 3, 1),
     (128, 1): DecodeTile(64, 4, 5, 3, 2),
@@ -124,8 +124,12 @@ _AMPERE_EXTEND: Mapping[Key, ExtendTile] = {
 }
 """163 KiB and products of single warps: capability 8.0."""
 
-_BLACKWELL_DECODE: Mapping[Key, DecodeTile] = {**_HOPPER_DECODE}
-_BLACKWELL_EXTEND: Mapping[Key, ExtendTile] = {**_HOPPER_EXTEND}
+_BLACKWELL_DECODE: Mapping[Key, DecodeTile] = {
+    **_HOPPER_DECODE,
+    (64, 1): DecodeTile(64, 4, 5, 4, 4),
+    (512, 1): DecodeTile(16, 8, 5, 1, 1),
+}
+_BLACKWELL_EXTEND: Mapping[Key, ExtendTile] = {**_HOPPER_EXTEND, (64, 1): ExtendTile(64, 64, 4, 5)}
 """Hopper's shared memory, and tensor memory for the sums of products: capability 10.0."""
 
 DECODE: Mapping[int, MutableMapping[Key, DecodeTile]] = {

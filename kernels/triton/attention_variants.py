@@ -10,15 +10,14 @@ from typing import Any
 
 from kernels.triton.attention_tiles import FEW_QUERY_ROWS
 from kernels.triton.capability import HOPPER
-from kernels.triton.decode import decode, merge
+from kernels.triton.decode import decode
 from kernels.triton.extend import extend
-from kernels.triton.plan import COUNTED_ROWS, SPLIT_TOKENS, count_splits
+from kernels.triton.plan import CLEARED_TILE, COUNTED_ROWS, SPLIT_TOKENS, count_splits
 from kernels.triton.tuning import (
     AttentionShape,
     Launch,
     decode_launch,
     extend_launch,
-    merge_launch,
 )
 from kernels.triton.variants import KernelVariant
 
@@ -32,12 +31,14 @@ TYPES = {
     "sinks": "*fp32",
     "partials": "*fp32",
     "partial_sums": "*fp32",
+    "counters": "*i32",
     "block_tables": "*i32",
     "row_slots": "*i32",
     "query_starts": "*i32",
     "context_lens": "*i32",
     "split_starts": "*i32",
     "rows": "i32",
+    "count": "i32",
     "first_row": "i32",
     "most_queries": "i32",
     "table_stride": "i32",
@@ -45,7 +46,7 @@ TYPES = {
     "scale": "fp32",
     "value_scale": "fp32",
 }
-ALIGNED = frozenset({"query", "kv_layer", "output", "sinks", "partials", "partial_sums", "block_stride"})
+ALIGNED = frozenset({"query", "kv_layer", "output", "sinks", "partials", "partial_sums", "counters", "block_stride"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +141,6 @@ def _readers(model: _Model) -> Iterator[KernelVariant]:
 def _others(model: _Model) -> Iterator[KernelVariant]:
     more_than_few = FEW_QUERY_ROWS // model.shape.group + 1
     yield _reader(f"decode-drafts-{model}", decode, decode_launch(model.shape, more_than_few), model)
-    types = {"output": f"*{model.dtype}"}
-    yield _variant(f"merge-{model}", merge, merge_launch(model.shape), types, {}, wide_loads=True)
 
 
 def _reader(name: str, kernel: Any, launch: Launch, model: _Model, **promises: bool) -> KernelVariant:
@@ -151,7 +150,8 @@ def _reader(name: str, kernel: Any, launch: Launch, model: _Model, **promises: b
 
 
 def _counting() -> KernelVariant:
-    launch = Launch({"SPLIT": SPLIT_TOKENS, "ROWS": COUNTED_ROWS}, num_warps=4, num_stages=3)
+    constexprs = {"SPLIT": SPLIT_TOKENS, "ROWS": COUNTED_ROWS, "TILE": CLEARED_TILE}
+    launch = Launch(constexprs, num_warps=4, num_stages=3)
     return _variant("count-splits", count_splits, launch, {}, {})
 
 

@@ -32,6 +32,12 @@ LEAST_WIDE_SHARE = 0.75
 """Minimum share of a tile's bytes loaded by wide loads in a kernel that promises them. The rest is ids and lengths; a
 tile of values in narrow loads would exceed it."""
 
+TOLERATED_SPILLS: Mapping[tuple[int, str], int] = {
+    (100, "add-rms-norm-bf16-16384"): 8,
+    (100, "add-rms-norm-fp16-16384"): 8,
+}
+"""By capability and variant, bytes of a thread. These rows of 16,384 numbers fill the registers of two programs."""
+
 _WIDE_BYTES = 16
 # A load of the intermediate code that gives one number, the same to every thread: no tile, however narrow.
 _SCALAR_LOAD = re.compile(r"\btt\.load\b[^:]*: !tt\.ptr<[a-z]+(\d+)")
@@ -126,7 +132,7 @@ def compile_variant(variant: KernelVariant, capability: int = HOPPER) -> Compile
 def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterator[str]:
     """The rules for every kernel, and for Hopper the variant's own promises, that it violates."""
     facts = compiled.ptx
-    if compiled.local_bytes:
+    if compiled.local_bytes > TOLERATED_SPILLS.get((compiled.capability, compiled.name), 0):
         yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"
     if compiled.shared_bytes > compiled.shared_limit:
         yield f"{compiled.shared_bytes} bytes of shared memory, and a program may have {compiled.shared_limit}"

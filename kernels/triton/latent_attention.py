@@ -135,7 +135,7 @@ def latent_decode(
 
     Grid: (programs,), any number. A piece of work is (split, QUERY_TILE packed rows), those of a split one after
     another; a split of SPLIT tokens is JOINED ones of the plan. Oracle: `kernels.reference_latent.attend_latents`, with
-    `kernels.triton.decode.merge`.
+    `merge_latents`.
     """
     query_tiles = tl.cdiv(most_queries * HEADS, QUERY_TILE)
     pieces = first_split_of(rows, split_starts, JOINED) * query_tiles
@@ -186,6 +186,60 @@ def latent_decode(
                 line = split.to(tl.int64) * most_queries * HEADS + packed
                 tl.store(partials + line[None, :] * RANK + dim[:, None], mean, mask=exists)
                 tl.store(partial_sums + line, sums, mask=packed < tokens * HEADS)
+
+
+@triton.jit(do_not_specialize=["most_queries"], do_not_specialize_on_alignment=STEP_TENSORS)
+def merge_latents(
+    output,
+    partials,
+    partial_sums,
+    query_starts,
+    context_lens,
+    split_starts,
+    most_queries,
+    HEADS: tl.constexpr,
+    RANK: tl.constexpr,
+    RANK_TILE: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SPLITS: tl.constexpr,
+    JOINED: tl.constexpr,
+):
+    """Combine the partial results of `latent_decode` in output [T, Hq, RANK]; a row with context 0 becomes 0.
+
+    Grid: (rows, most_queries, Hq), one query head of one token each, SPLITS splits at a time in order. Rows that
+    `latent_decode` wrote directly are unchanged. A launch of its own, unlike `kernels.triton.merging`: what one program
+    of `latent_decode` would merge are all heads of a row, which are many, each as wide as a latent.
+    """
+    row, token, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    first_token = tl.load(query_starts + row)
+    tokens = tl.load(query_starts + row + 1) - first_token
+    context = tl.load(context_lens + row)
+    end_split = tl.cdiv(context, SPLIT)
+    if (token < tokens) & (end_split != 1):
+        before = first_split_of(row, split_starts, JOINED)
+        dim = tl.arange(0, RANK_TILE)
+        highest = tl.full((1,), LOWEST, tl.float32)
+        total = tl.zeros((1,), tl.float32)
+        mixed = tl.zeros((RANK_TILE,), tl.float32)
+        for first in range(0, end_split, SPLITS):
+            split = first + tl.arange(0, SPLITS)
+            there = split < end_split
+            line = ((before + split).to(tl.int64) * most_queries + token) * HEADS + head
+            sums = tl.load(partial_sums + line, mask=there, other=LOWEST)
+            means = tl.load(
+                partials + line[:, None] * RANK + dim[None, :],
+                mask=there[:, None] & (dim < RANK)[None, :],
+                other=0.0,
+            )
+            raised = tl.maximum(highest, tl.max(sums, axis=0))
+            kept = tl.exp2(highest - raised)
+            weights = tl.exp2(sums - raised)
+            total = total * kept + tl.sum(weights, axis=0)
+            mixed = mixed * kept + tl.sum(means * weights[:, None], axis=0)
+            highest = raised
+        mixed /= tl.where(total > 0.0, total, 1.0)
+        line = (first_token + token).to(tl.int64) * HEADS + head
+        tl.store(output + line * RANK + dim, mixed.to(output.dtype.element_ty), mask=dim < RANK)
 
 
 @triton.jit(do_not_specialize=["first_row", "rows", "table_stride"], do_not_specialize_on_alignment=STEP_TENSORS)

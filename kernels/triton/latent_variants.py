@@ -10,8 +10,7 @@ from kernels.triton.attention_tiles import FEW_QUERY_ROWS
 from kernels.triton.attention_variants import ALIGNED, TYPES
 from kernels.triton.by_head import by_head_kernel
 from kernels.triton.capability import HOPPER
-from kernels.triton.decode import merge
-from kernels.triton.latent_attention import latent_decode, latent_extend
+from kernels.triton.latent_attention import latent_decode, latent_extend, merge_latents
 from kernels.triton.latent_store import latent_store_shape, latent_store_warps, rotate_and_store_latents_kernel
 from kernels.triton.tuning import Launch
 from kernels.triton.tuning_latents import LatentShape, latent_decode_launch, latent_extend_launch, latent_merge_launch
@@ -43,7 +42,7 @@ def _attention(heads: int, capability: int) -> Iterator[KernelVariant]:
     yield _reader(f"latent-extend-{named}", latent_extend, latent_extend_launch(shape))
     if heads <= FEW_QUERY_ROWS:
         yield _reader(f"latent-decode-drafts-{named}", latent_decode, latent_decode_launch(shape, _DRAFTED))
-    yield _variant(f"latent-merge-{named}", merge, latent_merge_launch(shape), wide_loads=True)
+    yield _variant(f"latent-merge-{named}", merge_latents, latent_merge_launch(shape), wide_loads=True)
 
 
 def _reader(name: str, kernel: Any, launch: Launch) -> KernelVariant:
@@ -76,7 +75,12 @@ def _store(heads: int, dim: int) -> KernelVariant:
     return KernelVariant(
         f"latent-store-bf16-{heads}x{dim}",
         rotate_and_store_latents_kernel,
-        {**dict.fromkeys(tensors, "*bf16"), "slot_mapping": "*i64", "eps": "fp32", "block_stride": "i64"},
+        {
+            **dict.fromkeys(tensors, "*bf16"),
+            **dict.fromkeys(("positions", "slot_mapping"), "*i64"),
+            "eps": "fp32",
+            "block_stride": "i64",
+        },
         constexprs,
         frozenset((*tensors, "block_stride")),
         latent_store_warps(_RANK),

@@ -10,8 +10,7 @@ from kernels.ops import LatentWeights, RopeRows
 from kernels.triton.attention import programs_of
 from kernels.triton.by_head import HeadLinears
 from kernels.triton.capability import capability_of
-from kernels.triton.decode import merge
-from kernels.triton.latent_attention import latent_decode, latent_extend
+from kernels.triton.latent_attention import latent_decode, latent_extend, merge_latents
 from kernels.triton.latent_store import rotate_and_store_latents
 from kernels.triton.plan import TritonPlan
 from kernels.triton.query_tiles import query_tiles
@@ -101,7 +100,7 @@ def _decode(
         scale,
         **launch.options,
     )
-    merge[(plan.decode_rows, plan.decode_queries, shape.heads)](
+    merge_latents[(plan.decode_rows, plan.decode_queries, shape.heads)](
         output,
         partials,
         partial_sums,

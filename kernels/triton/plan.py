@@ -9,12 +9,15 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.ops import AttentionMetadata
+from kernels.triton.merging import arrival_counters
 
 SPLIT_TOKENS = 256
 """Tokens of KV in one split. A multiple of every key tile; a constant, as it determines how results are rounded."""
 
 COUNTED_ROWS = 256
 """Rows whose splits are counted at a time."""
+CLEARED_TILE = 2048
+"""Counters that a program clears."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class TritonPlan:
     extend_tokens: at least the tokens of all others together.
     split_starts: int32 [decode_rows + 1], splits of all decode rows before each one, see `number_splits`.
     split_capacity: at least split_starts[-1]. Each layer's attention allocates that many partial results.
+    counters: of `kernels.triton.merging`, for those rows and that capacity; 0 before and after each layer.
     """
 
     positions: Tensor
@@ -48,37 +52,56 @@ class TritonPlan:
     extend_tokens: int
     split_starts: Tensor
     split_capacity: int
+    counters: Tensor
 
     @property
     def extend_rows(self) -> int:
         return self.context_lens.numel() - self.decode_rows
 
 
-@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["context_lens", "split_starts"])
-def count_splits(context_lens, split_starts, rows, SPLIT: tl.constexpr, ROWS: tl.constexpr):
-    """Number the splits of a step: split_starts int32 [rows + 1] from context_lens int32 [rows].
+@triton.jit(do_not_specialize=["rows", "count"], do_not_specialize_on_alignment=["context_lens", "split_starts"])
+def count_splits(
+    context_lens,
+    split_starts,
+    counters,
+    rows,
+    count,
+    SPLIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Number the splits of a step: split_starts int32 [rows + 1] from context_lens int32 [rows]; and clear counters
+    int32 [count].
 
-    Row r's splits are split_starts[r] to split_starts[r + 1] - 1, one for every SPLIT tokens begun, none for a context
-    of 0. Grid: (1,), ROWS rows at a time. Oracle: `splits_of`, added up.
+    Row r's splits are split_starts[r] to split_starts[r + 1] - 1, one for every SPLIT tokens begun, and one for a
+    context of 0, whose result is 0. Grid: (1 + tiles of the counters); program 0 numbers the splits, ROWS rows at a
+    time. Oracle: `splits_of`, added up.
     """
-    before = 0
-    tl.store(split_starts, 0)
-    for first in range(0, rows, ROWS):
-        row = first + tl.arange(0, ROWS)
-        splits = tl.cdiv(tl.load(context_lens + row, mask=row < rows, other=0), SPLIT)
-        tl.store(split_starts + 1 + row, before + tl.cumsum(splits, axis=0), mask=row < rows)
-        before += tl.sum(splits, axis=0)
+    if tl.program_id(0) > 0:
+        place = (tl.program_id(0) - 1) * TILE + tl.arange(0, TILE)
+        tl.store(counters + place, tl.zeros([TILE], tl.int32), mask=place < count)
+    else:
+        before = 0
+        tl.store(split_starts, 0)
+        for first in range(0, rows, ROWS):
+            row = first + tl.arange(0, ROWS)
+            context = tl.load(context_lens + row, mask=row < rows, other=0)
+            splits = tl.where(row < rows, tl.cdiv(tl.maximum(context, 1), SPLIT), 0)
+            tl.store(split_starts + 1 + row, before + tl.cumsum(splits, axis=0), mask=row < rows)
+            before += tl.sum(splits, axis=0)
 
 
-def number_splits(context_lens: Tensor, split_starts: Tensor) -> None:
-    """Fill split_starts int32 [R + 1] from context_lens int32 [R], without waiting for the device."""
-    rows = split_starts.numel() - 1
-    count_splits[(1,)](context_lens, split_starts, rows, SPLIT_TOKENS, COUNTED_ROWS)
+def number_splits(context_lens: Tensor, split_starts: Tensor, counters: Tensor) -> None:
+    """Fill split_starts int32 [R + 1] from context_lens int32 [R], and clear the counters, without waiting for the
+    device."""
+    rows, count = split_starts.numel() - 1, counters.numel()
+    grid = (1 + triton.cdiv(count, CLEARED_TILE),)
+    count_splits[grid](context_lens, split_starts, counters, rows, count, SPLIT_TOKENS, COUNTED_ROWS, CLEARED_TILE)
 
 
 def splits_of(context_len: int) -> int:
     """Number of splits of a row; an upper bound for any row with a shorter context."""
-    return -(-context_len // SPLIT_TOKENS)
+    return max(1, -(-context_len // SPLIT_TOKENS))
 
 
 def plan_from_metadata(metadata: AttentionMetadata, device: torch.device, decode_queries: int = 1) -> TritonPlan:
@@ -95,7 +118,9 @@ def plan_from_metadata(metadata: AttentionMetadata, device: torch.device, decode
 
     context_lens = on_device(contexts)
     split_starts = torch.empty(decode_rows + 1, dtype=torch.int32, device=device)
-    number_splits(context_lens, split_starts)
+    split_capacity = sum(map(splits_of, contexts[:decode_rows]))
+    counters = arrival_counters(decode_rows, split_capacity, device)
+    number_splits(context_lens, split_starts, counters)
     return TritonPlan(
         positions=metadata.positions.to(device),
         slot_mapping=metadata.slot_mapping.to(device),
@@ -107,5 +132,6 @@ def plan_from_metadata(metadata: AttentionMetadata, device: torch.device, decode
         decode_queries=max(lens[:decode_rows], default=0),
         extend_tokens=sum(lens[decode_rows:]),
         split_starts=split_starts,
-        split_capacity=sum(map(splits_of, contexts[:decode_rows])),
+        split_capacity=split_capacity,
+        counters=counters,
     )

@@ -6,6 +6,7 @@ from torch import Tensor
 from kernels.ops import AttentionPlan, SlotSampling
 from kernels.step import Sequences, StepShape, StepTensors
 from kernels.triton import bitmask, sampling, step
+from kernels.triton.merging import arrival_counters
 from kernels.triton.plan import SPLIT_TOKENS, TritonPlan, number_splits
 
 
@@ -20,7 +21,10 @@ class TritonStepOps:
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         split_starts = torch.empty(shape.decode_rows + 1, dtype=torch.int32, device=block_tables.device)
-        number_splits(step.context_lens, split_starts)
+        # Each row begins one split, and fills as many as its context is long.
+        split_capacity = shape.decode_rows + shape.decode_context_tokens // SPLIT_TOKENS
+        counters = arrival_counters(shape.decode_rows, split_capacity, block_tables.device)
+        number_splits(step.context_lens, split_starts, counters)
         return TritonPlan(
             positions=step.positions,
             slot_mapping=step.slot_mapping,
@@ -32,8 +36,8 @@ class TritonStepOps:
             decode_queries=shape.decode_queries,
             extend_tokens=shape.extend_tokens,
             split_starts=split_starts,
-            # Each row begins one split, and fills as many as its context is long.
-            split_capacity=shape.decode_rows + shape.decode_context_tokens // SPLIT_TOKENS,
+            split_capacity=split_capacity,
+            counters=counters,
         )
 
     def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor:

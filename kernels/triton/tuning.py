@@ -16,8 +16,9 @@ from kernels.triton.plan import SPLIT_TOKENS
 
 MAX_HEAD_DIM = 512
 
-_MOST_MERGED_SPLITS, _MERGED_NUMBERS = 16, 4096
-"""Splits that are merged at a time, and their numbers, which one warp holds."""
+_MERGED_NUMBERS = 512
+"""Numbers of a split that are merged at a time: 16 bytes a thread of four warps. Several splits are in flight, and none
+takes many registers."""
 
 # Of a multiprocessor, and of a thread at the most, of every capability in `LIMITS`.
 _REGISTERS, _REGISTERS_OF_THREAD = 64 * 1024, 255
@@ -82,29 +83,18 @@ def decode_launch(shape: AttentionShape, most_queries: int) -> Launch:
     which reads KV."""
     tile = DECODE[shape.capability][shape.padded_dim, shape.kv_bytes]
     few = shape.group * most_queries <= FEW_QUERY_ROWS
+    merged_rows = _MERGED_NUMBERS // shape.padded_dim
     constexprs = _heads(shape) | {
         "CAP": shape.cap,
         "WINDOW": shape.window,
         "SPLIT": SPLIT_TOKENS,
         "QUERY_TILE": FEW_QUERY_ROWS if few else tile.many_query_rows,
         "KEY_TILE": tile.key_tile,
+        "MERGED_ROWS": merged_rows,
+        "MERGE_STAGES": 5 if merged_rows > 1 else 4,
     }
     programs = tile.few_programs if few else tile.many_programs
     return Launch(constexprs, tile.num_warps, tile.num_stages, programs)
-
-
-@lru_cache
-def merge_launch(shape: AttentionShape) -> Launch:
-    constexprs = {
-        "HEADS": shape.kv_heads * shape.group,
-        "HEAD_DIM": shape.head_dim,
-        "DIM": shape.padded_dim,
-        "WINDOW": shape.window,
-        "SPLIT": SPLIT_TOKENS,
-        "SPLITS": min(_MOST_MERGED_SPLITS, _MERGED_NUMBERS // shape.padded_dim),
-        "JOINED": 1,
-    }
-    return Launch(constexprs, num_warps=1, num_stages=1)
 
 
 @lru_cache

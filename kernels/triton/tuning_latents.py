@@ -42,12 +42,13 @@ class LatentTile:
 
 _HOPPER: Mapping[int, LatentTile] = {2: LatentTile(32, 32, 64, 2), 4: LatentTile(16, 16, 16, 1)}
 _ONE_WARP_PRODUCTS: Mapping[int, LatentTile] = {2: LatentTile(32, 16, 16, 1), 4: LatentTile(16, 16, 16, 1)}
+_BLACKWELL: Mapping[int, LatentTile] = {**_HOPPER, 2: LatentTile(32, 32, 64, 1)}
 LATENTS: Mapping[int, Mapping[int, LatentTile]] = {
     80: _ONE_WARP_PRODUCTS,
     86: _ONE_WARP_PRODUCTS,
     89: _ONE_WARP_PRODUCTS,
     HOPPER: _HOPPER,
-    100: _HOPPER,
+    100: _BLACKWELL,
     120: _ONE_WARP_PRODUCTS,
 }
 """By capability, and bytes of a stored number."""
@@ -114,9 +115,8 @@ def latent_extend_launch(shape: LatentShape) -> Launch:
 def latent_merge_launch(shape: LatentShape) -> Launch:
     constexprs = {
         "HEADS": shape.heads,
-        "HEAD_DIM": shape.rank,
-        "DIM": shape.rank_tile,
-        "WINDOW": 0,
+        "RANK": shape.rank,
+        "RANK_TILE": shape.rank_tile,
         "SPLIT": _SPLIT_TOKENS,
         "SPLITS": _MERGED_SPLITS,
         "JOINED": JOINED_SPLITS,

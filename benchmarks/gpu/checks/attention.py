@@ -21,6 +21,8 @@ _SCALES = KVScales(key=0.37, value=1.9)
 _SINKS_WINDOW = 128
 """That of gpt-oss."""
 
+_MERGED_ROWS, _MERGED_LAYERS = 24, 20
+
 
 def run(stage: Stage) -> None:
     """The measured head shape: every dtype, fp8, a window, sinks, rows that must not know of one another, and blocks
@@ -34,6 +36,7 @@ def run(stage: Stage) -> None:
     _check(stage, heads, model_dtype, window=_SINKS_WINDOW, with_sinks=True)
     stage.attempt("a row alone", lambda: _check_alone(stage, heads, model_dtype))
     stage.attempt("mixed blocks", lambda: _check_mixed_blocks(stage, heads, model_dtype))
+    stage.attempt("merged splits", lambda: _check_merges(stage, heads, model_dtype))
 
 
 def run_dimensions(stage: Stage) -> None:
@@ -117,6 +120,19 @@ def _check_alone(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:
         name = f"attention of {lens[row]} tokens of {contexts[row]} alone"
         largest = float((alone.float() - mine.float()).abs().max())
         stage.checked(name, share_that_differs(alone, mine), 0.0, f"the same as among others, differs by {largest:.3g}")
+
+
+def _check_merges(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:
+    """Layers of one plan, each of which leaves its counters at 0. The last programs differ, and the results do not."""
+    contexts = [1 + stage.rng.randrange(stage.scale.long_context) for _ in range(_MERGED_ROWS)]
+    step = make_step([1] * len(contexts), contexts, heads, dtype, stage.generator)
+    plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
+    with poisoned_memory():
+        outputs = [attend(step.query, step.kv_layer, plan, None) for _ in range(_MERGED_LAYERS)]
+    differ = max(share_that_differs(output, outputs[0]) for output in outputs[1:])
+    stage.checked("merged splits of layers", differ, 0.0, f"{_MERGED_LAYERS} layers of {_MERGED_ROWS} rows")
+    stage.checked("merged splits", worst_row_error(outputs[-1], expected_of(step)), TOLERANCE[dtype])
+    stage.checked("counters after layers", float(plan.counters.any()), 0.0)
 
 
 def _check_mixed_blocks(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:

@@ -1,13 +1,15 @@
 """Steps to attend in: rows over a paged KV in which everything that must not be read is NaN or out of range."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata
+from kernels.triton.merging import arrival_counters
+from kernels.triton.plan import TritonPlan
 from kernels.weights import KVScales
 
 FAR_AWAY = 2**30
@@ -89,3 +91,15 @@ def in_fp8(step: Step, scales: KVScales) -> tuple[Step, Step]:
     stored = (step.kv_layer.float() / by_part).to(torch.float8_e4m3fn)
     meant = (stored.float() * by_part).to(step.query.dtype)
     return Step(step.query, stored, step.metadata), Step(step.query, meant, step.metadata)
+
+
+def with_room(plan: TritonPlan, splits: int, decode_queries: int, extend_tokens: int) -> TritonPlan:
+    """The plan with memory for `splits` more of them, and other numbers of queries."""
+    capacity = plan.split_capacity + splits
+    return replace(
+        plan,
+        split_capacity=capacity,
+        counters=arrival_counters(plan.decode_rows, capacity, plan.counters.device).zero_(),
+        decode_queries=decode_queries,
+        extend_tokens=extend_tokens,
+    )

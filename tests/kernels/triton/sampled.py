@@ -6,17 +6,11 @@ from kernels.triton.variants import KernelVariant
 SAMPLE = frozenset(
     {
         "decode-bf16-d128",
-        "decode-drafts-bf16-d256",
-        "extend-bf16-d64-window-sinks",
-        "extend-bf16-d128-window",
         "extend-bf16-d256-window-cap",
         "extend-bf16-d512",
-        "extend-bf16-int8kv-d256",
-        "latent-decode-bf16-20x512+64",
         "latent-extend-bf16-20x512+64",
         "few-rows-splits-bf16",
         "grouped-4x32-many-bf16",
-        "rounded-i8-many-bf16",
     }
 )
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels import reference
+from kernels.triton import attention
 from kernels.triton.attention import attend
+from kernels.triton.merging import MERGED_SPLITS
 from kernels.triton.plan import SPLIT_TOKENS, number_splits, plan_from_metadata
 from kernels.weights import KVScales
 from tests.kernels.triton.attention_cases import (
@@ -21,6 +23,7 @@ from tests.kernels.triton.attention_cases import (
     in_mixed_blocks,
     make_step,
     only_row,
+    with_room,
 )
 
 DRAFTED = 8
@@ -79,6 +82,21 @@ def test_any_group_of_query_heads(group: int) -> None:
 @pytest.mark.parametrize("context", [1, 15, 16, 17, 64, 65, SPLIT_TOKENS, SPLIT_TOKENS + 1, LONG])
 def test_contexts_of_decode_rows(context: int) -> None:
     check(make_step([1, 1], [context, 3], Heads()))
+
+
+@pytest.mark.parametrize("window", [None, 5 * SPLIT_TOKENS])
+def test_contexts_whose_splits_are_merged_in_groups(monkeypatch: pytest.MonkeyPatch, window: int | None) -> None:
+    """The result does not depend on which programs are last, and the next layer finds the counters as this one did."""
+    step = make_step([1, 1], [(MERGED_SPLITS + 2) * SPLIT_TOKENS - 9, 9], Heads(kv=1, dim=16), window=window)
+    expected = reference.attend(step.query, step.kv_layer.nan_to_num(0.0), step.metadata, window)
+    plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
+    results = []
+    for programs in (1, 3):
+        monkeypatch.setattr(attention, "programs_of", lambda *_, programs=programs: programs)
+        results.append(attend(step.query, step.kv_layer, plan, window))
+        assert not plan.counters.any()
+    assert torch.equal(*results)
+    torch.testing.assert_close(results[0], expected, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("tokens", [2, 4, 8])
@@ -198,7 +216,7 @@ def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     """As a CUDA graph replays it: the same tensors with other contents, and room to spare."""
     step = make_step([1, 3, 20], [LONG, 30, 50], Heads(kv=1))
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
-    roomy = replace(plan, split_capacity=plan.split_capacity + 9, decode_queries=DRAFTED, extend_tokens=100)
+    roomy = with_room(plan, splits=9, decode_queries=DRAFTED, extend_tokens=100)
     assert torch.equal(attend(step.query, step.kv_layer, roomy, None), attended(step))
 
     other = make_step([2, 2, 20], [SPLIT_TOKENS + 1, 5, 31], Heads(kv=1), seed=1)
@@ -209,7 +227,7 @@ def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     roomy.row_slots.copy_(lines)
     roomy.query_starts.copy_(torch.tensor([0, 2, 4, 24]))
     roomy.context_lens.copy_(torch.tensor(other.metadata.context_lens))
-    number_splits(roomy.context_lens[: roomy.decode_rows], roomy.split_starts)
+    number_splits(roomy.context_lens[: roomy.decode_rows], roomy.split_starts, roomy.counters)
     assert torch.equal(attend(other.query, other.kv_layer, roomy, None), attended(other))
 
 
@@ -276,6 +294,8 @@ def test_layouts_that_kernels_do_not_read_are_refused() -> None:
         attended(make_step([1], [5], Heads(dim=72)))
     with pytest.raises(ValueError, match="512 dimensions at the most"):
         attended(make_step([1], [5], Heads(dim=528)))
+    with pytest.raises(ValueError, match="130 KV heads times tiles of queries; 128 are counted"):
+        attended(make_step([1], [5], Heads(kv=130, group=1, dim=16)))
     with pytest.raises(ValueError, match="do not go with"):
         attended(Step(step.query[:, :3].contiguous(), step.kv_layer, step.metadata))
 

@@ -1,7 +1,7 @@
 """Latent attention on a GPU against its meaning, under Triton's interpreter."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,32 +17,16 @@ from kernels.triton.latents import attend_latents
 from kernels.triton.plan import SPLIT_TOKENS as PLANNED_SPLIT_TOKENS
 from kernels.triton.plan import number_splits, plan_from_metadata
 from kernels.triton.tuning_latents import JOINED_SPLITS
-from tests.kernels.triton.attention_cases import FAR_AWAY, Heads, Step, make_step, only_row
+from tests.kernels.triton.attention_cases import FAR_AWAY, Step, only_row, with_room
+from tests.kernels.triton.latent_cases import SCALE, Latents, step_of
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
 
 DRAFTED = 8
 """The most tokens of a row that is decoded."""
 
-SCALE = 0.11
-"""Of scores: not the one that the dimensions of a key suggest."""
-
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 SPLIT_TOKENS = JOINED_SPLITS * PLANNED_SPLIT_TOKENS
 LONG = 2 * SPLIT_TOKENS + 75
-
-
-@dataclass(frozen=True)
-class Latents:
-    """Query heads, rotated dimensions and those of the latent."""
-
-    heads: int = 4
-    rotated: int = 16
-    rank: int = 32
-
-
-def step_of(lens: list[int], contexts: list[int], shape: Latents, dtype: torch.dtype, seed: int = 0) -> Step:
-    step = make_step(lens, contexts, Heads(1, shape.heads, shape.rotated + shape.rank), dtype=dtype, seed=seed)
-    return replace(step, kv_layer=step.kv_layer[:, :, :1].contiguous())
 
 
 def attended(step: Step, shape: Latents) -> Tensor:
@@ -128,7 +112,7 @@ def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     shape = Latents()
     step = step_of([1, 3, 20], [SPLIT_TOKENS + 75, 30, 50], shape, torch.float32)
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
-    roomy = replace(plan, split_capacity=plan.split_capacity + 9, decode_queries=DRAFTED, extend_tokens=100)
+    roomy = with_room(plan, splits=9, decode_queries=DRAFTED, extend_tokens=100)
     again = attend_latents(step.query, step.kv_layer, roomy, shape.rotated, SCALE)
     assert torch.equal(again, attended(step, shape))
 
@@ -140,7 +124,7 @@ def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     roomy.row_slots.copy_(lines)
     roomy.query_starts.copy_(torch.tensor([0, 2, 4, 24]))
     roomy.context_lens.copy_(torch.tensor(other.metadata.context_lens))
-    number_splits(roomy.context_lens[: roomy.decode_rows], roomy.split_starts)
+    number_splits(roomy.context_lens[: roomy.decode_rows], roomy.split_starts, roomy.counters)
     again = attend_latents(other.query, other.kv_layer, roomy, shape.rotated, SCALE)
     assert torch.equal(again, attended(other, shape))
 
@@ -172,8 +156,9 @@ def test_rotate_and_store(shape: Latents, dtype: torch.dtype) -> None:
     query = random(tokens, shape.heads, dim, dtype=dtype)
     down = random(tokens, shape.rank + shape.rotated, dtype=dtype, seed=1)
     norm = random(shape.rank, dtype=dtype, seed=2)
-    angles = random(tokens, 1, shape.rotated // 2, dtype=torch.float32, seed=3) * 3
-    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
+    angles = random(9, shape.rotated // 2, dtype=torch.float32, seed=3) * 3
+    positions = torch.tensor([8, 0, 3, 3], device=DEVICE)
+    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype), positions)
     slots = torch.tensor([40, 0, -1, 15], device=DEVICE)
     stored, expected_stored = (
         torch.full((blocks, 2, BLOCK_TOKENS, 1, 1, shape.rotated + shape.rank), math.nan, device=DEVICE).to(dtype)

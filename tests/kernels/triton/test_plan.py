@@ -18,16 +18,19 @@ def metadata(query_lens: tuple[int, ...], context_lens: tuple[int, ...]) -> Atte
 
 def test_splits_of_a_context() -> None:
     contexts = [0, 1, SPLIT_TOKENS - 1, SPLIT_TOKENS, SPLIT_TOKENS + 1, 10 * SPLIT_TOKENS]
-    assert [splits_of(context) for context in contexts] == [0, 1, 1, 1, 2, 10]
+    assert [splits_of(context) for context in contexts] == [1, 1, 1, 1, 2, 10]
 
 
 def test_splits_are_numbered_row_after_row() -> None:
-    """More rows than the kernel takes at once, and nothing behind the last one."""
+    """More rows than the kernel takes at once, and nothing behind the last one. Counters are cleared."""
     context_lens = torch.randint(0, 4 * SPLIT_TOKENS, (600,), dtype=torch.int32)
     memory = torch.full((602,), -1, dtype=torch.int32)
-    number_splits(context_lens, memory[:601])
+    counters = torch.full((3001,), -1, dtype=torch.int32)
+    number_splits(context_lens, memory[:601], counters[:3000])
     assert memory[:601].tolist() == list(accumulate(map(splits_of, context_lens.tolist()), initial=0))
     assert memory[601] == -1
+    assert not counters[:3000].any()
+    assert counters[3000] == -1
 
 
 def test_rows_are_sorted_into_kernels() -> None:

@@ -21,7 +21,7 @@ from kernels.triton.query_tiles import query_tiles, row_and_tile_of
 from kernels.triton.tuning import AttentionShape, extend_launch
 from kernels.triton.tuning_latents import LatentShape, latent_extend_launch
 from tests.kernels.triton.attention_cases import Heads, make_step
-from tests.kernels.triton.test_latents import SCALE, Latents, step_of
+from tests.kernels.triton.latent_cases import SCALE, Latents, step_of
 from tests.support.kernel_tensors import DEVICE
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="counts what the interpreter runs")
