@@ -2,7 +2,6 @@
 latents, and gated delta nets. Shapes are small: a kernel is compiled again for a model's own."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,14 +11,13 @@ from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, DeltaWeights, ExpertWeights, LatentWeights, Linear, Ops, RopeRows
 from kernels.step import ROW_WORDS, SAVE_WORDS, Row, RowSave, row_words
-from kernels.weights import DeltaVectors, ExpertStacker, HeadStacker, MlpWeights
+from kernels.weights import DeltaVectors, ExpertStacker, HeadStacker, MlpWeights, ModelPart
 
 Results = Mapping[str, Tensor]
 """By op, rows of numbers."""
 Random = Callable[..., Tensor]
 """Random numbers of a shape, times `scale`, in the dtype of the ops and on their device."""
 Computation = Callable[[Ops, Random], Results]
-ModelPart = Literal["experts", "latents", "delta nets"]
 
 _EPS = 1e-5
 
