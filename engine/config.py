@@ -94,8 +94,8 @@ class SchedulerConfig:
 class EngineConfig:
     """`kv_cache_bytes`: KV memory of each model in bytes (None: a share of the free memory). `max_model_len`: bound on
     prompt plus answer in tokens (None: the model's own). `device` auto: a GPU if one can be used, else the CPU, for
-    which the start-up probe then chooses `threads` (None) and `dtype` (auto). `kv_dtype` fp8 is for GPUs, int8 for
-    CPUs. `quantize`: format of weight matrices, for those not already stored in fewer bits; fp8 is for GPUs.
+    which the start-up probe then chooses `threads` (None) and `dtype` (auto). `kv_dtype` fp8 is for GPUs.
+    `quantize`: format of weight matrices, for those not already stored in fewer bits; fp8 is for GPUs.
 
     Raises:
         ValueError: a value is out of its range.
@@ -123,7 +123,7 @@ class EngineConfig:
     ngram: bool = False
     """Enable drafts by n-gram lookup in the request's own text (prompt lookup decoding)."""
     drafts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Maps a model to its draft model; both are loaded. Not supported on a GPU."""
+    """Maps a model to its draft model; both are loaded."""
     require_drafts: bool = True
     """Whether a model whose draft model does not fit is refused; otherwise it is served without drafts."""
     draft_depth: int = 8

@@ -1,16 +1,18 @@
 """Selects the backend; nothing else does. Imports torch only where it computes."""
 
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
 from kernels.arrays import DtypeName
 from kernels.cpu.cores import usable_cores
 from kernels.cpu.native_ops import NativeOps, computes_natively
-from kernels.gpu import cuda_flaw, missing_for_floats8
+from kernels.gpu import cuda_flaw, missing_for_floats8, part_flaw
 
 if TYPE_CHECKING:
     from kernels.ops import Ops
     from kernels.step import StepOps
+    from kernels.triton.self_test_parts import ModelPart
 
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
@@ -34,8 +36,8 @@ def select_ops(
     configured by its start-up probe.
 
     `dtype` None: bfloat16 on a GPU and with the native library, else the probe's choice. `threads`: of the CPU.
-    `kv_dtype` auto: KV in the compute dtype. fp8 (e4m3) on a GPU and int8 on a CPU with the native library take half of
-    the memory.
+    `kv_dtype` auto: KV in the compute dtype. int8, on a GPU or on a CPU with the native library, and fp8 (e4m3), on a
+    GPU, take half of the memory.
 
     Raises:
         DeviceUnavailable: `device` is "cuda" and there is no GPU, no compiler for kernels, or a kernel that fails its
@@ -57,17 +59,26 @@ def select_ops(
         return _torch_on_cpu(dtype, threads)
     if flaw := cuda_flaw():
         raise DeviceUnavailable(f"device cuda needs {flaw}")
-    if kv_dtype == "int8":
-        raise DeviceUnavailable("kv_dtype int8 is for a CPU: a GPU keeps KV as it is computed, or in fp8")
     missing = missing_for_floats8()
     if kv_dtype == "fp8" and missing is not None:
-        raise DeviceUnavailable(f"kv_dtype fp8 needs {missing}")
-    return _triton(dtype, threads, fp8_kv=kv_dtype == "fp8", floats8=missing is None)
+        raise DeviceUnavailable(f"kv_dtype fp8 needs {missing}; use kv_dtype int8")
+    return _triton(dtype, threads, kv_dtype, floats8=missing is None)
 
 
 def takes_gpu(device: Device = "auto") -> bool:
     """Whether `select_ops` takes the GPU for `device`, or raises as there is no usable one."""
     return device == "cuda" or (device == "auto" and cuda_flaw() is None)
+
+
+def check_parts(parts: "Iterable[ModelPart]") -> None:
+    """Test the kernels of the GPU that `select_ops` chose which only models with one of these parts use.
+
+    Raises:
+        DeviceUnavailable: one fails.
+    """
+    for part in parts:
+        if flaw := part_flaw(part):
+            raise DeviceUnavailable(f"device cuda needs {flaw}; use device cpu")
 
 
 def select_step_ops(ops: "Ops") -> "StepOps":
@@ -87,7 +98,7 @@ def _torch_on_cpu(dtype: DtypeName | None, threads: int | None) -> "Ops":
     return CpuOps(probe(None if dtype is None else getattr(torch, dtype), threads))
 
 
-def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool, floats8: bool) -> "Ops":
+def _triton(dtype: DtypeName | None, threads: int | None, kv_dtype: KVDtype, *, floats8: bool) -> "Ops":
     import torch
 
     from kernels.triton.ops import TritonOps
@@ -98,9 +109,10 @@ def _triton(dtype: DtypeName | None, threads: int | None, *, fp8_kv: bool, float
     # Otherwise cuBLAS may add the parts of a product in bfloat16.
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     # For layers that come with no scales of their own: e4m3 reaches to 448, keys and values hardly to a tenth.
-    scales = KVScales(key=1.0, value=1.0) if fp8_kv else None
+    scales = KVScales(key=1.0, value=1.0) if kv_dtype == "fp8" else None
     device = torch.device("cuda", torch.cuda.current_device())
-    return TritonOps(device, getattr(torch, dtype or "bfloat16"), scales, floats8=floats8)
+    compute = getattr(torch, dtype or "bfloat16")
+    return TritonOps(device, compute, scales, int8_kv=kv_dtype == "int8", floats8=floats8)
 
 
 def gpu_memory_bytes(device: Device = "auto") -> int | None:

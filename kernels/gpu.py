@@ -8,7 +8,10 @@ import logging
 from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kernels.triton.self_test_parts import ModelPart
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,18 @@ def cuda_flaw() -> str | None:
     if flaw is not None and has_cuda_driver():
         logger.warning("no GPU is used: that needs %s", flaw)
     return flaw
+
+
+@lru_cache
+def part_flaw(part: "ModelPart") -> str | None:
+    """The kernels that a usable GPU misses to compute a part of a model: those that pass their self-test on it; None if
+    it has them. Determined once a process."""
+    import torch
+
+    from kernels.triton.self_test import part_failure_on
+
+    failure = part_failure_on(part, torch.device("cuda", torch.cuda.current_device()))
+    return None if failure is None else f"kernels for {part} that pass their self-test on it: {failure}"
 
 
 def _self_test_failure() -> str | None:

@@ -44,7 +44,7 @@ def block_numbers(heads: HeadShape) -> int:
 
 
 def int8_layer_bytes(heads: HeadShape) -> int:
-    """As `int8_block_bytes`."""
+    """Bytes of one layer of a block in int8: see `int8_block_bytes`."""
     return int8_block_bytes(heads.kv_heads, heads.dim, heads.kinds)
 
 

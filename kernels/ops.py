@@ -15,7 +15,7 @@ from torch import Tensor
 
 from kernels import host, weights
 from kernels.device_states import DeviceStates
-from kernels.layout import BLOCK_TOKENS, MixedBlocks
+from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks
 from kernels.weights import KVScales
 
 Counts = npt.NDArray[np.int64]
@@ -230,11 +230,16 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         ...
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
-        """KV [L, N, 16, 2, Hkv, D], all finite."""
+        """KV [L, N, 16, 2, Hkv, D], or in int8 [L, N, bytes], all finite."""
         ...
 
     def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Tensor:
-        """KV [1, N, numbers of a block], all finite."""
+        """KV [1, N, size of a block], all finite. The size is `blocks.starts(layer_size)`'s."""
+        ...
+
+    @property
+    def layer_size(self) -> LayerSize:
+        """Numbers of one layer of a block, with what stands for its scales."""
         ...
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None: ...

@@ -40,8 +40,14 @@ def from_int8(blocks: Tensor, kv_heads: int, head_dim: int, kinds: int = 2) -> T
     """Blocks int8 [..., bytes] as KV float32 [..., 16, 2, Hkv, D], or with `kinds` in place of 2, as attention computes
     with."""
     assert blocks.shape[-1] == int8_block_bytes(kv_heads, head_dim, kinds), f"blocks have {blocks.shape[-1]} bytes"
-    count = BLOCK_TOKENS * kinds * kv_heads * head_dim
-    numbers = blocks[..., :count].reshape(*blocks.shape[:-1], BLOCK_TOKENS, kinds, kv_heads, head_dim).float()
+    numbers = numbers_of(blocks, kv_heads, head_dim, kinds)
+    count = numbers.shape[-4:].numel()
     of_heads = blocks[..., count:].contiguous().view(torch.bfloat16).float()
     scales = of_heads.view(*blocks.shape[:-1], kv_heads, kinds, BLOCK_TOKENS).transpose(-3, -2).movedim(-1, -3)
-    return numbers * scales[..., None]
+    return numbers.float() * scales[..., None]
+
+
+def numbers_of(blocks: Tensor, kv_heads: int, head_dim: int, kinds: int = 2) -> Tensor:
+    """A view int8 [..., 16, 2, Hkv, D], or with `kinds` in place of 2, of the numbers in blocks int8 [..., bytes]."""
+    count = BLOCK_TOKENS * kinds * kv_heads * head_dim
+    return blocks[..., :count].view(*blocks.shape[:-1], BLOCK_TOKENS, kinds, kv_heads, head_dim)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from kernels.arrays import Array
 from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
-from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
+from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks, block_numbers
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
@@ -208,7 +208,11 @@ class ReferenceOps:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
     def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Tensor:
-        return torch.zeros((1, num_blocks, blocks.starts(block_numbers)[1]), dtype=self.dtype, device=self.device)
+        return torch.zeros((1, num_blocks, blocks.starts(self.layer_size)[1]), dtype=self.dtype, device=self.device)
+
+    @property
+    def layer_size(self) -> LayerSize:
+        return block_numbers
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
         clear_blocks(kv, block_ids)

@@ -77,7 +77,8 @@ class StepShape:
     """The size of a step as known to the host; determines which kernels are launched with which grids.
 
     Of `rows` rows with `tokens` tokens in total, the first `decode_rows` have at most `decode_queries` tokens each and
-    at most `decode_context_tokens` of context in total, the others at most `extend_queries` tokens each.
+    at most `decode_context_tokens` of context in total, the others at most `extend_queries` tokens each and
+    `extend_tokens` in total.
 
     `tokens_each`: of every row in the step's tensors; 0 where rows differ. A row with fewer tokens begins with tokens
     before its start, whose KV is there and is not stored again.
@@ -88,6 +89,7 @@ class StepShape:
     decode_rows: int
     decode_queries: int
     extend_queries: int
+    extend_tokens: int
     decode_context_tokens: int
     tokens_each: int = 0
 
@@ -156,12 +158,14 @@ class StepTensors:
 class Sequences:
     """The sequences of all slots.
 
-    tokens: int32 [S, L]. block_tables: int32 [S, B]. drafts: int32 [S, K].
+    tokens: int32 [S, L]. block_tables: int32 [S, B]. drafts: int32 [S, K]. window_tables: as block_tables, of each
+    group of KV after the first; entries of released blocks are -1.
     """
 
     tokens: Tensor
     block_tables: Tensor
     drafts: Tensor
+    window_tables: tuple[Tensor, ...] = ()
 
 
 class StepOps(Protocol):

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest import mock
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -20,14 +20,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
 from benchmarks.gpu import models
-from benchmarks.gpu.stepping import Stepper, blocks_for
+from benchmarks.gpu.stepping import GREEDY, Stepper, blocks_for
 from engine.checkpoints.huggingface.config import config_from_json
 from engine.models.config import ModelConfig
+from engine.models.transformer import Transformer
+from engine.speculation.device.draft_placement import largest_plan
+from engine.speculation.device.drafter import DeviceDrafter
 from kernels.triton.ops import TritonOps
 from kernels.triton.plan import SPLIT_TOKENS
+from kernels.triton.step_ops import TritonStepOps
+from kernels.triton.tuning_products import FEW_ROWS
 
 ROWS = (1, 8, 32, 64, 128, 256)
-PRODUCTS = frozenset({"linear", "by_head_kernel"})
+PRODUCTS = frozenset({"linear", "few_rows_kernel", "by_head_kernel"})
 ATTENTION = frozenset({"decode", "latent_decode"})
 """Kernels whose time is that of the KV that they read; every other launch is a small one."""
 _NOT_LAUNCHED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "detach", "detach_", "lift_fresh"})
@@ -58,11 +63,13 @@ DEVICES = (
 class Assumed:
     """Shares of the nominal rates, and microseconds, that nothing here has measured.
 
+    product_bytes, few_rows_bytes: products by cuBLAS, and those of up to 16 rows by a kernel of ours.
     key_tile_us: of a tile of keys in attention, whose tiles of one split follow one another: a layer takes at least
     those of a split. small_us: of a kernel that reads little. gap_us: between two kernels of a graph.
     """
 
     product_bytes: float = 0.76
+    few_rows_bytes: float = 0.83
     product_flop: float = 0.75
     attention_bytes: float = 0.73
     key_tile_us: float = 1.3
@@ -148,13 +155,17 @@ def decode_launches(shape: str = "tiny") -> Launches:
     return Launches(layer, one - layer)
 
 
-def launches_of(layers: int, name: str = "tiny") -> Counter[str]:
+def _model_of(layers: int, name: str) -> Transformer:
     shape = models.SHAPES[name] | {"num_hidden_layers": layers}
     ops = TritonOps(torch.device("cpu"), torch.float32)
     if "first_k_dense_replace" in shape:
         shape |= {"first_k_dense_replace": layers}
     with mock.patch.dict(models.SHAPES, {"counted": shape}):
-        model = models.random_model("counted", ops, 64)
+        return models.random_model("counted", ops, 64)
+
+
+def launches_of(layers: int, name: str = "tiny") -> Counter[str]:
+    model = _model_of(layers, name)
     stepper = Stepper(model, slots=2, num_blocks=blocks_for(2, 32), window=64, step_tokens=64)
     for _ in range(2):
         stepper.add([5, 6, 7], 8)
@@ -167,12 +178,37 @@ def launches_of(layers: int, name: str = "tiny") -> Counter[str]:
     return counted
 
 
+def draft_launches(shape: str = "tiny") -> Launches:
+    """Those of a greedy draft of a model of `models.SHAPES` after the first one: what its graph replays."""
+    one, two = (launches_of_draft(layers, shape) for layers in (1, 2))
+    layer = two - one
+    return Launches(layer, one - layer)
+
+
+def launches_of_draft(layers: int, name: str = "tiny") -> Counter[str]:
+    """The difference between the launches of plans of three and of two drafts."""
+    model = _model_of(layers, name)
+    drafter = DeviceDrafter(model, TritonStepOps(), model, max_positions=64, num_blocks=2, num_slots=2)
+    of_plan = []
+    for depth in (2, 3):
+        plan = largest_plan(2, 64, 0)
+        rows = [
+            row._replace(request=replace(row.request, params=GREEDY, slot=row.want), depth=depth) for row in plan.rows
+        ]
+        with counting() as counted:
+            drafter.run(replace(plan, rows=rows))
+        of_plan.append(counted)
+    two, three = of_plan
+    return three - two
+
+
 def step(config: ModelConfig, device: Device, launches: Launches, rows: int, context: int, assumed: Assumed) -> Step:
     """A decode step of `rows` rows at `context` tokens of context each."""
     weights = models.weights_per_step(config)
     kv = rows * context * sum(heads.kv_numbers for heads in config.kv_heads) * _BYTES
     layers, weight_bytes = config.num_layers, weights * _BYTES
-    by_bytes = weight_bytes / (device.bytes_s * assumed.product_bytes)
+    share = assumed.few_rows_bytes if rows <= FEW_ROWS.row_tile else assumed.product_bytes
+    by_bytes = weight_bytes / (device.bytes_s * share)
     by_flop = 2 * weights * rows / (device.flop_s * assumed.product_flop)
     split_us = assumed.small_us + SPLIT_TOKENS / KEY_TILE * assumed.key_tile_us
     attention = max(kv / (device.bytes_s * assumed.attention_bytes), layers * split_us * 1e-6)
@@ -198,6 +234,8 @@ def main() -> None:
     for name, part in ((f"in each of {config.num_layers} layers", launches.layer), ("outside", launches.outside)):
         listed = ", ".join(f"{kernel} {count}" for kernel, count in sorted(part.items(), key=lambda pair: -pair[1]))
         print(f"  {name} {sum(part.values())}: {listed}")
+    drafting = draft_launches("tiny" if config.latent is None else "tiny-latents")
+    print(f"Launches of a draft of the same model: {drafting.total(config.num_layers)}")
     print(f"Times at {arguments.context} tokens of context, computed and not measured: {assumed}")
     for device in DEVICES:
         print(f"\n{device.name}: {device.bytes_s / 1e12:.2f} TB/s, {device.flop_s / 1e12:.0f} TFLOP/s")

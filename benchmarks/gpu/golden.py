@@ -18,15 +18,21 @@ from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.stepping import Stepper, blocks_for
 from engine import Engine, EngineConfig, SamplingParams
 from engine.checkpoints.checkpoint import open_checkpoint
+from engine.execution.device.graphs import CudaCapture
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
+from engine.speculation import FixedDepth, Speculator
+from engine.speculation.device.drafter import DeviceDrafter
+from engine.speculation.draft_model import DraftModel
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata
 from kernels.step import SAVE_WORDS, Row
 from kernels.triton.ops import TritonOps
+from kernels.triton.step_ops import TritonStepOps
 
 _SLOTS = 12
+_DRAFTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,9 @@ def _check_family(stage: Stage, family: str, folder: Path) -> None:
     for toggle in (each for each in _TOGGLES if each.name in stage.scale.golden_toggles):
         name = f"{family}, greedy text, {toggle.name}"
         stage.attempt(name, partial(_check_text, stage, name, model, prompts, expected, toggle))
+    if model.config.linear is None:
+        name = f"{family}, greedy text with drafts"
+        stage.attempt(name, partial(_check_drafts, stage, name, model, prompts, expected))
     name = f"{family}, greedy text through the engine"
     stage.attempt(name, partial(_check_engine, stage, name, folder, prompts, expected))
     for dtype in stage.scale.dtypes:
@@ -138,6 +147,31 @@ def _check_text(
     assert toggle.blocks or stats.cached_tokens_total >= BLOCK_TOKENS, "nothing was found again"
     assert not toggle.preempt_every or stats.preemptions_total, "no request was preempted"
     stage.checked(name, len(wrong), 0, "; ".join(wrong[:3]))
+
+
+def _check_drafts(
+    stage: Stage, name: str, model: Transformer, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    """Of a draft model that is the model itself, on the same device. A replayed step of either rounds as others do, so
+    some drafts may be rejected where two tokens are almost equally likely."""
+    num_blocks, window = blocks_for(_SLOTS, 128), model.config.max_position
+    sizes = {"num_blocks": num_blocks, "num_slots": _SLOTS, "max_positions": window}
+    drafter = DeviceDrafter(model, TritonStepOps(), model, **sizes)
+    speculator = Speculator([DraftModel(drafter, **sizes)], FixedDepth(_DRAFTS))
+    stepper = Stepper(model, slots=_SLOTS, num_blocks=num_blocks, window=window, step_tokens=512, speculator=speculator)
+    stepper.record()
+    if stage.on_gpu:
+        drafter.capture_graphs(CudaCapture())
+    with torch.inference_mode():
+        for kv in (stepper.runner._kv, drafter._kv):
+            kv.fill_(torch.nan)
+    requests = [stepper.add(prompt, stage.scale.golden_tokens) for prompt in prompts]
+    tokens = stepper.run()
+    wrong = sum(tokens[request.id] != text for request, text in zip(requests, expected, strict=True))
+    stage.checked(name, wrong, 0, f"{drafter.replayed_total} draft steps replayed")
+    drafts = sum(request.draft_tokens for request in requests)
+    rejected = drafts - sum(request.accepted_draft_tokens for request in requests)
+    stage.checked(f"{name}: share that was rejected", rejected / drafts, 0.1, f"of {drafts}")
 
 
 def _check_engine(stage: Stage, name: str, folder: Path, prompts: list[list[int]], expected: list[list[int]]) -> None:

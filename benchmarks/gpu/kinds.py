@@ -51,6 +51,7 @@ KINDS = (
     _serve("llama-3.1-8b", 130),
     Kind("check attention", _CHECK_S, "checks.attention", checks=True),
     Kind("check head dimensions", _CHECK_S, "checks.attention", "run_dimensions", checks=True),
+    Kind("check int8 KV", _CHECK_S, "checks.int8_kv", checks=True),
     Kind("check latents", _CHECK_S, "checks.latents", checks=True),
     Kind("check elementwise", _CHECK_S, "checks.elementwise", checks=True),
     Kind("check sampling", _CHECK_S, "checks.sampling", checks=True),
@@ -60,12 +61,13 @@ KINDS = (
     Kind("check products", _CHECK_S, "checks.products", checks=True),
     Kind("check candidates", _CHECK_S, "sweep", "check", checks=True),
     Kind("golden", _CHECK_S, "golden", checks=True),
-    Kind(names.ATTENTION, 40, "attention"),
+    Kind(names.ATTENTION, 35, "attention"),
     Kind(names.PRODUCTS, 20, "products"),
+    Kind(names.DEPENDENT_LAUNCH, 30, "dependent_launch"),
     _serve("llama-3.2-1b", 35),
-    _peer("llama-3.1-8b", 55),
-    _peer("llama-3.2-1b", 30),
-    Kind(names.SWEEP, 25, "sweep"),
+    _peer("llama-3.1-8b", 45),
+    _peer("llama-3.2-1b", 20),
+    Kind(names.SWEEP, 20, "sweep"),
 )
 
 

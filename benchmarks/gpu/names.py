@@ -1,10 +1,13 @@
 """Names of stages and of measurements, for the stages and for the report. Needs no Triton."""
 
 LIMITS, SMOKE, ATTENTION, SWEEP = "limits", "smoke", "attention", "sweep"
-PRODUCTS, PLAIN = "products", "plain numbers"
+DEPENDENT_LAUNCH = "dependent launch"
+PRODUCTS, PLAIN, FEW_ROWS = "products", "plain numbers", "plain numbers, few rows"
+"""PLAIN: of cuBLAS. FEW_ROWS: of the kernel for up to 16 rows."""
 QUANTISED = ("integers of 4 bits", "integers of 8 bits", "MXFP4", "e4m3", "e4m3 in groups", "int8")
 COPY, MATMUL = "copy", "bf16 matmul"
 WEIGHTS, ALONE, EAGER, SATURATED = "weights read a step", "alone", "alone without graphs", "saturated"
+DEPENDENT = "alone with dependent launch"
 PEER_STATIC, PEER_CONTINUOUS = "transformers static batch", "transformers continuous batching"
 PEER_ALONE = "transformers alone"
 

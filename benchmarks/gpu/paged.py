@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata
+from kernels.reference_int8 import from_int8, numbers_of, to_int8
 from kernels.weights import KVScales
 
 
@@ -90,6 +91,14 @@ def in_fp8(step: PagedStep, scales: KVScales) -> tuple[PagedStep, PagedStep]:
     by_part = torch.tensor([scales.key, scales.value], device=step.kv_layer.device)[:, None, None]
     stored = (step.kv_layer.float() / by_part).to(torch.float8_e4m3fn)
     return PagedStep(step.query, stored, step.metadata), PagedStep(step.query, stored.float() * by_part, step.metadata)
+
+
+def in_int8(step: PagedStep) -> tuple[PagedStep, PagedStep]:
+    """The step with its KV in int8, where what is not to be read has a NaN as its scale; and with what that stands for,
+    in float32."""
+    blocks, heads = to_int8(step.kv_layer.bfloat16()), step.kv_layer.shape[-2:]
+    stored = PagedStep(step.query, numbers_of(blocks, *heads), step.metadata)
+    return stored, PagedStep(step.query, from_int8(blocks, *heads), step.metadata)
 
 
 def _normal(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:

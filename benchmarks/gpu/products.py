@@ -1,7 +1,7 @@
-"""How near products with quantised weights are to the device's limits: few rows in bytes of weights a second, many rows
-in operations a second, and both over plain weights."""
+"""How near products with plain and quantised weights are to the device's limits: few rows in bytes of weights a second,
+many rows in operations a second, and both over plain weights by cuBLAS."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import ceil
 
@@ -14,6 +14,8 @@ from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.timing import median_ms, replayed_ms
 from kernels.ops import Linear
 from kernels.reference_ops import ReferenceLinear
+from kernels.triton.few_rows import PlainLinear
+from kernels.triton.tuning_products import FEW_ROWS
 
 _MOST_SETS = 32
 _REPLAYED_ROWS = 64
@@ -29,13 +31,28 @@ def run(stage: Stage) -> None:
     ]
     packs += [(kind.name, kind.bits, kind.linear) for kind in KINDS if stage.scale.fp8_stores or not kind.rounds]
     for name, bits, pack in packs:
-        stage.attempt(name, partial(_measure, stage, name, bits, pack, weight))
+        stage.attempt(name, partial(_measure, stage, name, bits, pack, weight, stage.scale.product_rows))
+    few = tuple(rows for rows in stage.scale.product_rows if rows <= FEW_ROWS.row_tile)
+    name, bits, pack = names.FEW_ROWS, 8 * weight.element_size(), _FewRows
+    stage.attempt(name, partial(_measure, stage, name, bits, pack, weight, few))
 
 
-def _measure(stage: Stage, name: str, bits: int, pack: Callable[[Tensor], Linear], weight: Tensor) -> None:
+class _FewRows(PlainLinear):
+    """One that takes its kernel, however small the weight is."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__(weight.clone(), None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.by_kernel(x, x.dtype)
+
+
+def _measure(
+    stage: Stage, name: str, bits: int, pack: Callable[[Tensor], Linear], weight: Tensor, of_rows: Sequence[int]
+) -> None:
     stored = weight.numel() * bits // 8
     sets = [pack(weight) for _ in range(min(_MOST_SETS, ceil(stage.scale.rotated_bytes / stored)))]
-    for rows in stage.scale.product_rows:
+    for rows in of_rows:
         x = torch.randn((rows, weight.shape[1]), generator=stage.generator, device=stage.device).to(weight.dtype)
         timed = replayed_ms if rows <= _REPLAYED_ROWS else median_ms
         milliseconds = timed([partial(linear, x) for linear in sets], stage.device, stage.scale.repeats)

@@ -16,6 +16,8 @@ from benchmarks.gpu.stage import Outcome
 _LARGEST = "llama-3.1-8b"
 _DECODE_FROM = (8, 8192)
 """Batch and context from which decode attention is expected to be limited by memory."""
+_MOST_FEW_ROWS = 16
+"""Rows up to which products with plain weights have a kernel of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,19 @@ def rows_of(figures: Figures, scale: Scale) -> Iterator[Row]:
             expected = 0.55 if tokens == 8192 else None
             yield Row(f"{name}, of matmul", figures.shown(names.ATTENTION, name), share, expected)
     yield from _rows_of_products(figures, scale)
+    stage, dependent = names.DEPENDENT_LAUNCH, names.DEPENDENT
+    gain = _over(figures.value(stage, dependent), figures.value(stage, names.ALONE))
+    yield Row(f"{scale.models[0]}, {dependent}, over {names.ALONE}", figures.shown(stage, dependent), gain, None)
     for model in scale.models:
         yield from _rows_of_model(figures, model, copy, scale)
 
 
 def _rows_of_products(figures: Figures, scale: Scale) -> Iterator[Row]:
     """Against the limits, and against the same product with plain numbers. Nothing is expected yet."""
-    for kind in (names.PLAIN, *names.QUANTISED):
+    for kind in (names.PLAIN, names.FEW_ROWS, *names.QUANTISED):
         for rows in scale.product_rows:
+            if kind == names.FEW_ROWS and rows > _MOST_FEW_ROWS:
+                continue
             name, speed = names.product(kind, rows), names.speed(kind, rows)
             shown = figures.shown(names.PRODUCTS, name)
             limit = names.COPY if shown.endswith("GB/s") else names.MATMUL

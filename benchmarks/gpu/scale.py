@@ -39,8 +39,8 @@ class Scale:
     kv_bytes: the most KV memory that attention is measured over. rotated_bytes: what a set of inputs has to be larger
     than, so that no cache holds it from one call to the next.
     product, product_rows: outputs and inputs of the products that are measured, and their rows. checked_product,
-    checked_rows: of those that are checked. checked_mixture: tokens, experts, experts of a token, hidden and inner
-    sizes.
+    checked_rows: of those that are checked. few_rows: rows of the products with plain weights that are not cuBLAS's.
+    checked_mixture: tokens, experts, experts of a token, hidden and inner sizes.
     models: which of `benchmarks.gpu.models.SHAPES` are served. slots, prompt_tokens, output_tokens: of the saturated
     measurement, `steady_seconds` long. peer_tokens: steps that transformers' decoding is timed over.
     """
@@ -71,6 +71,7 @@ class Scale:
     product_rows: tuple[int, ...]
     checked_product: tuple[int, int]
     checked_rows: tuple[int, ...]
+    few_rows: tuple[int, ...]
     checked_mixture: tuple[int, int, int, int, int]
     tuning: Tuning
     models: tuple[str, ...]
@@ -112,6 +113,7 @@ FULL = Scale(
     product_rows=(1, 16, 64, 2048),
     checked_product=(4100, 4096),
     checked_rows=(1, 17, 100, 300),
+    few_rows=(1, 3, 16),
     checked_mixture=(300, 16, 4, 512, 384),
     tuning=Tuning(
         decode=(
@@ -167,6 +169,7 @@ SMALL = Scale(
     product_rows=(1, 65),
     checked_product=(72, 256),
     checked_rows=(1, 40),
+    few_rows=(3,),
     checked_mixture=(5, 4, 2, 128, 128),
     tuning=Tuning(decode=((32, 4, 3, 3),), extend=((32, 32, 4, 3),)),
     models=("tiny",),

@@ -17,8 +17,10 @@ from engine.memory.sequence_states import SequenceStates
 from engine.memory.state_pool import StatePool
 from engine.models.transformer import Transformer
 from engine.request import Request, SamplingParams, ServiceClass, TokenDelta
+from engine.scheduling.drafting import DraftCapacity, Drafts
 from engine.scheduling.plan import PendingStep, StepPlan
 from engine.scheduling.scheduler import Scheduler
+from engine.speculation import SpeculationLoad, Speculator
 from kernels.triton.step_ops import TritonStepOps
 
 _CLASS = ServiceClass("benchmark", priority=0)
@@ -77,7 +79,7 @@ class DeviceClock:
 class Stepper:
     """Requests of one model on one device. Decode steps are replayed after `record`.
 
-    `clock`: None, or what the steps to come are timed with.
+    `clock`: None, or what the steps to come are timed with. With a `speculator` no step is launched ahead.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Stepper:
         window: int,
         step_tokens: int,
         chunk_tokens: int | None = None,
+        speculator: Speculator | None = None,
     ) -> None:
         config = SchedulerConfig(
             max_running=slots,
@@ -112,13 +115,14 @@ class Stepper:
         self.scheduler = Scheduler(config, KVCacheManager(self.pool, states=states), window)
         self.scheduler.async_depth = self.runner.async_depth
         self.clock: DeviceClock | None = None
+        self._speculator = speculator
         self._flights: deque[_Flight] = deque()
         self._arrivals = 0
 
     def record(self) -> None:
         """Capture CUDA graphs of the decode steps; nothing may be in flight. Does nothing without a GPU."""
         if self.model.ops.device.type == "cuda":
-            self.runner.capture_graphs(CudaCapture())
+            self.runner.capture_graphs(CudaCapture(), self.runner.graph_sizes(drafts=self._speculator is not None))
 
     def add(self, prompt: Sequence[int], max_tokens: int, params: SamplingParams = GREEDY, seed: int = 0) -> Request:
         request = Request(
@@ -139,7 +143,8 @@ class Stepper:
     def step(self) -> StepTimes | None:
         """Launch a step, then wait for the oldest one if more are in flight than the runner takes ahead."""
         started = time.perf_counter_ns()
-        plan = self.scheduler.schedule(time.monotonic_ns())
+        must_land = self._speculator is not None and bool(self._flights)
+        plan = None if must_land else self.scheduler.schedule(time.monotonic_ns(), draft=self._draft)
         planned = time.perf_counter_ns()
         if plan is not None:
             self._flights.append(_Flight(plan, self._launch(plan)))
@@ -183,6 +188,12 @@ class Stepper:
         for request in [*self.scheduler.running, *(each for queue in self.scheduler.waiting_queues for each in queue)]:
             self.scheduler.abort(request.id)
         self._land_all()
+
+    def _draft(self, capacity: DraftCapacity) -> Drafts:
+        if self._speculator is None:
+            return {}
+        load = SpeculationLoad(len(self.scheduler.running), 0, 0)
+        return self._speculator.propose(capacity, load).drafts
 
     def _launch(self, plan: StepPlan) -> PendingStep:
         """A step that fails takes its requests with it, so that others can be measured after it."""

@@ -1,4 +1,4 @@
-"""Other tiles, warps and stages for the attention kernels, compared with those of `kernels.triton.tuning`.
+"""Other tiles, warps and stages for the attention kernels, compared with those of `kernels.triton.attention_tiles`.
 
 `check` is for the correctness of each, and leaves it compiled where the measurement will look for it.
 """
@@ -18,7 +18,8 @@ from benchmarks.gpu.paged import make_step
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.timing import median_ms, replayed_ms
 from kernels.triton import tuning
-from kernels.triton.tuning import DecodeTile, ExtendTile
+from kernels.triton.attention_tiles import DECODE, EXTEND, DecodeTile, ExtendTile
+from kernels.triton.capability import capability_of
 
 _EXTEND_ROWS = 1
 T = TypeVar("T")
@@ -86,7 +87,7 @@ def _if_it_fits(stage: Stage, name: str, work: Callable[[], T]) -> T | None:
 
 
 def _decode_tiles(stage: Stage) -> Iterator[DecodeTile]:
-    shipped = tuning.DECODE[_key(stage)]
+    shipped = DECODE[_capability(stage)][_key(stage)]
     yield shipped
     for key_tile, warps, stages, programs in stage.scale.tuning.decode:
         tile = replace(shipped, key_tile=key_tile, num_warps=warps, num_stages=stages, few_programs=programs)
@@ -95,11 +96,15 @@ def _decode_tiles(stage: Stage) -> Iterator[DecodeTile]:
 
 
 def _extend_tiles(stage: Stage) -> Iterator[ExtendTile]:
-    shipped = tuning.EXTEND[_key(stage)]
+    shipped = EXTEND[_capability(stage)][_key(stage)]
     yield shipped
     for tile in (ExtendTile(*each) for each in stage.scale.tuning.extend):
         if tile != shipped:
             yield tile
+
+
+def _capability(stage: Stage) -> int:
+    return capability_of(stage.device)
 
 
 def _key(stage: Stage) -> tuple[int, int]:
@@ -121,8 +126,8 @@ def _installed(stage: Stage, tile: DecodeTile | ExtendTile) -> Iterator[None]:
     """The tile in the place of the shipped one."""
     key = _key(stage)
     table: MutableMapping[tuple[int, int], DecodeTile | ExtendTile] = (
-        tuning.DECODE if isinstance(tile, DecodeTile) else tuning.EXTEND  # type: ignore[assignment]
-    )
+        DECODE if isinstance(tile, DecodeTile) else EXTEND
+    )[_capability(stage)]  # type: ignore[index]
     shipped = table[key]
     table[key] = tile
     _forget_launches()

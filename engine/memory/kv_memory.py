@@ -33,11 +33,13 @@ class KVBudget:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes of a GPU's memory with a model's weights loaded: in total, in use, and added by its largest steps."""
+    """Bytes of a GPU's memory with a model's weights loaded: in total, in use, and added by its largest steps and its
+    CUDA graphs."""
 
     total_bytes: int
     taken_bytes: int
     step_bytes: int
+    graph_bytes: int
 
 
 def host_budget(available_bytes: int, share: float) -> KVBudget:
@@ -52,10 +54,10 @@ def device_budget(memory: DeviceMemory, share: float) -> KVBudget:
     The rest is for the weights, steps and KV of models that are loaded later.
     """
     usable = int(memory.total_bytes * DEVICE_SHARE)
-    left = max(0, usable - memory.taken_bytes - memory.step_bytes)
+    left = max(0, usable - memory.taken_bytes - memory.step_bytes - memory.graph_bytes)
     reason = (
         f"{DEVICE_SHARE:.0%} of the GPU's {_gib(memory.total_bytes)}, less {_gib(memory.taken_bytes)} taken by weights "
-        f"and others and {_gib(memory.step_bytes)} for the largest steps"
+        f"and others, {_gib(memory.step_bytes)} for the largest steps and {_gib(memory.graph_bytes)} for CUDA graphs"
     )
     return KVBudget(int(left * share), reason if share == 1 else f"{share:.0%} of: {reason}")
 

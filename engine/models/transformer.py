@@ -25,7 +25,7 @@ from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS, HeadShape, block_numbers
-from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, ModelWeights, Ops, RopeRows
+from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, Linear, ModelWeights, Ops, RopeRows
 from kernels.reference import softcap
 from kernels.weights import LatentWeights
 
@@ -86,7 +86,7 @@ class Transformer:
         self._kv_numbers = {index: of_own[sources[index]] for index in attending}
         """By layer, the number of its KV among those of all layers."""
         self._blocks = mixed_blocks(config, groups)
-        self._kv_starts = [] if self._blocks is None else self._blocks.starts(block_numbers)[0]
+        self._kv_starts = [] if self._blocks is None else self._blocks.starts(ops.layer_size)[0]
         eps, linear = config.rms_norm_eps, [index for index in range(config.num_layers) if config.is_linear(index)]
         nets = {index: layer.delta for index, layer in enumerate(weights.layers) if layer.delta is not None}
         self._deltas = {index: DeltaNet(net, linear.index(index), eps) for index, net in nets.items()}
@@ -97,6 +97,11 @@ class Transformer:
         """Tokens that each expert has computed since loading, over all layers, int64 [experts]; empty without
         experts."""
         return self._feed_forward.expert_tokens
+
+    @property
+    def kv_groups(self) -> int:
+        """Groups of the layers' KV, each with block tables of its own."""
+        return len(self._groups.windows)
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv` and `allocate_mixed_kv`."""
@@ -202,21 +207,24 @@ class Transformer:
             output_norm = None
         return ops.add_branch(branch, output_norm, residual, next_norm, eps, rounded(scalar, residual.dtype))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [T, V] from hidden states [T, H]."""
+    def logits(self, hidden: Tensor, head: Linear | None = None) -> Tensor:
+        """float32 [T, V] from hidden states [T, H]. `head`: some rows of the model's own, for their logits only."""
         config = self.config
-        logits = self._weights.head.wide(hidden)
+        logits = (self._weights.head if head is None else head).wide(hidden)
         if config.logit_divisor != 1:
             logits = logits / config.logit_divisor
         return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
 
     def _kv_of(self, index: int, heads: HeadShape, kv: Tensor) -> Tensor:
         """The KV [N, 16, 2, Hkv, D] of a layer, or [N, 16, 1, Hkv, D] of keys alone."""
-        if self._blocks is None:
-            return kv[self._groups.places[self._kv_numbers[index]][1]]
-        start = self._kv_starts[self._kv_numbers[index]]
-        in_block = kv[0, :, start : start + block_numbers(heads)]
-        return in_block.view(-1, BLOCK_TOKENS, heads.kinds, heads.kv_heads, heads.dim)
+        number = self._kv_numbers[index]
+        place, start = (self._groups.places[number][1], 0) if self._blocks is None else (0, self._kv_starts[number])
+        pool = kv[place]
+        if pool.dim() > 2:
+            return pool
+        return pool[:, start : start + block_numbers(heads)].view(
+            -1, BLOCK_TOKENS, heads.kinds, heads.kv_heads, heads.dim
+        )
 
     def _attention(
         self, index: int, layer: LayerWeights, normed: Tensor, rope: RopeRows, kv: Tensor, plan: AttentionPlan

@@ -30,35 +30,33 @@ from engine.memory.kv_memory import (
 )
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.state_pool import StatePool
-from engine.models.config import ModelConfig, UnsupportedCheckpoint
+from engine.models.config import ModelConfig
 from engine.models.expansion import weight_memory
 from engine.models.host_model import HostModel, state_bytes
 from engine.models.kv_groups import KVGroups, group_layers, mixed_blocks, one_group
 from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
 from engine.request import Request, SamplingParams
+from engine.runtime.draft_loading import PreparedDraft, fitting_draft, prepare_draft
 from engine.runtime.model_details import ModelDetails, model_details
 from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from engine.scheduling.cost import StepCostModel
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.controller import DepthController
-from engine.speculation.draft_head import make_head
-from engine.speculation.draft_model import DraftModel
 from engine.speculation.ngram import NgramProposer
 from engine.speculation.policy import FixedDepth, SpeculationLoad
 from engine.speculation.proposer import Proposer
-from engine.speculation.shared_table import share_table
 from engine.speculation.speculator import Speculator
-from engine.speculation.vocabulary import Vocabulary, VocabularyMismatch, check_same_vocabulary
 from engine.text.processor import TextProcessor
 from kernels.cpu.native_ops import NativeOps
-from kernels.dispatch import select_step_ops
+from kernels.dispatch import check_parts, select_step_ops
 
 if TYPE_CHECKING:
     from engine.grammar.compiler import GrammarCompiler
     from engine.models.transformer import Transformer
     from kernels.ops import Ops
+    from kernels.triton.self_test_parts import ModelPart
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +94,8 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with all that is needed to step it. `path`: its checkpoint. `model` is None if a GPU computes it."""
+    """A model with all that is needed to step it. `path`: its checkpoint. `model`: None if a GPU computes it, with
+    `on_gpu`."""
 
     served: ServedModel
     path: Path
@@ -106,11 +105,14 @@ class LoadedModel:
     pool: KVPool
     speculator: Speculator | None = None
 
+    on_gpu: "Transformer | None" = None
+
     @property
-    def on_host(self) -> HostModel:
-        """The model; it must be on the CPU."""
-        assert self.model is not None, f"{self.served.name} is on a GPU"
-        return self.model
+    def config(self) -> ModelConfig:
+        """The model's."""
+        model = self.model or self.on_gpu
+        assert model is not None, f"{self.served.name} has no network"
+        return model.config
 
 
 def load(
@@ -127,6 +129,7 @@ def load(
     Raises:
         UnsupportedCheckpoint: the checkpoint cannot be served, or `draft` cannot draft for it.
         InsufficientMemory: the KV memory holds fewer than two blocks, or less is available than configured.
+        DeviceUnavailable: kernels that the model needs fail their self-test on the GPU.
     """
     checkpoint = open_checkpoint(path, config.weight_cache)
     model_config = checkpoint.config
@@ -134,12 +137,11 @@ def load(
     text = checkpoint.text_processor()
     if draft is not None:
         text = text.sharing(draft.served.text)
-    if draft is not None and ops.on_gpu:
-        logger.warning("%s does not draft for %s: draft models are not supported on a GPU", draft.served.name, name)
-        draft = None
     if draft is not None:
-        draft = _fitting(draft, name, model_config, text, config)
-    groups = _groups(name, model_config, draft, ops, config)
+        draft = fitting_draft(draft, name, model_config, text, config)
+    if ops.on_gpu:
+        check_parts(_tested_parts(model_config))
+    groups = _groups(name, model_config, draft, config)
     host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     memory = weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize)
@@ -149,16 +151,16 @@ def load(
         logger.info("%s: %s", name, memory.saving)
     model = load_model(checkpoint, ops, window, report, config.quantize, groups)
     on_host = None if ops.on_gpu else host_model(model)
-    if draft is not None and on_host is not None:
-        _share_table(on_host, name, draft, config)
-    pool = host_pool or _device_pool(config, _on_gpu(model), share)
+    prepared = None if draft is None else prepare_draft(draft, name, on_host, config, _window(config, draft.config))
+    pool = host_pool or _device_pool(config, _on_gpu(model), share, groups, draft, prepared)
     logger.info("%s has KV memory for %s", name, pool)
     if pool.states is not None:
         config = replace(config, scheduler=replace(config.scheduler, max_running=pool.states.max_running))
     cache = _cache(BlockPool(pool.num_blocks), pool, groups, prefix_cache=config.prefix_cache)
     scheduler = Scheduler(config.scheduler, cache, window, longest_step_ns=config.longest_step_ns)
-    runner = _runner(on_host, model, pool, config, scheduler.window_tokens)
-    proposers = _proposers(pool, config, draft) if runner.takes_drafts else []
+    drafts = config.ngram or draft is not None
+    runner = _runner(on_host, model, pool, config, scheduler.window_tokens, drafts=drafts)
+    proposers = _proposers(pool, config, prepared) if runner.takes_drafts else []
     _warm_up(runner, proposers, pool, groups, config, scheduler)
     policy = DepthController(scheduler.cost_model, max_depth=config.draft_depth, below=config.speculate_below)
     speculator = Speculator(proposers, policy) if proposers else None
@@ -181,7 +183,18 @@ def load(
         _sampling_defaults(config, name, checkpoint),
         model_details(path, checkpoint, config.quantize, pool),
     )
-    return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator)
+    on_gpu = _on_gpu(model) if ops.on_gpu else None
+    return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator, on_gpu)
+
+
+def _tested_parts(config: ModelConfig) -> "list[ModelPart]":
+    """Parts of a model whose kernels are tested on a GPU when such a model is loaded."""
+    there: dict[ModelPart, object] = {
+        "experts": config.experts,
+        "latents": config.latent,
+        "delta nets": config.linear,
+    }
+    return [part for part, described in there.items() if described is not None]
 
 
 def _sampling_defaults(config: EngineConfig, name: str, checkpoint: Checkpoint) -> SamplingDefaults:
@@ -192,50 +205,20 @@ def _sampling_defaults(config: EngineConfig, name: str, checkpoint: Checkpoint) 
     return defaults.over(catalogue_defaults(checkpoint.path)).over(checkpoint.sampling_defaults)
 
 
-def _fitting(
-    draft: LoadedModel, name: str, model_config: ModelConfig, text: TextProcessor, config: EngineConfig
-) -> LoadedModel | None:
-    """The draft model if it can draft for this model; None if it cannot and is not required."""
-    served = draft.served
-    if draft.on_host.config.linear is not None:
-        raise UnsupportedCheckpoint(f"{served.name} cannot draft: linear attention is not supported in a draft model")
-    try:
-        check_same_vocabulary(
-            Vocabulary(name, model_config.vocab_size, text.tokenizer),
-            Vocabulary(served.name, served.vocab_size, served.text.tokenizer),
-        )
-    except VocabularyMismatch as error:
-        if config.require_drafts:
-            raise
-        logger.warning("%s", error)
-        return None
-    return draft
-
-
-def _share_table(model: HostModel, name: str, draft: LoadedModel, config: EngineConfig) -> None:
-    if share_table(model, draft.on_host, open_checkpoint(draft.path, config.weight_cache)):
-        logger.info("%s shares the embedding table of %s", draft.served.name, name)
-
-
-def _proposers(pool: KVPool, config: EngineConfig, draft: LoadedModel | None) -> list[Proposer]:
+def _proposers(pool: KVPool, config: EngineConfig, draft: PreparedDraft | None) -> list[Proposer]:
     """The proposers of draft tokens in the order in which they are asked: a lookup is free, so it comes first."""
     slots = config.scheduler.max_running
     proposers: list[Proposer] = [NgramProposer(slots)] if config.ngram else []
     if draft is not None:
-        model = draft.on_host
-        head = make_head(model, open_checkpoint(draft.path, config.weight_cache), draft.path)
-        positions = _window(config, model.config)
-        proposers.append(DraftModel(model, head, num_blocks=pool.num_blocks, num_slots=slots, max_positions=positions))
+        proposers.append(draft.proposer(pool.num_blocks, slots))
     return proposers
 
 
-def _groups(
-    name: str, model_config: ModelConfig, draft: LoadedModel | None, ops: "NativeOps | Ops", config: EngineConfig
-) -> KVGroups:
-    """The groups of the model's layers. One on a GPU, whose steps have one block table; for a model that drafts or is
-    drafted for, which have the same blocks; and for a model with recurrent states, whose prefixes end at these."""
+def _groups(name: str, model_config: ModelConfig, draft: LoadedModel | None, config: EngineConfig) -> KVGroups:
+    """The groups of the model's layers. One for a model that drafts or is drafted for, which have the same blocks, and
+    for a model with recurrent states, whose prefixes end at these."""
     drafts = draft is not None or name in config.drafts.values()
-    if ops.on_gpu or drafts or model_config.linear is not None:
+    if drafts or model_config.linear is not None:
         return one_group(model_config.kv_layers)
     return group_layers(model_config.kv_windows, _window(config, model_config), model_config.kv_heads)
 
@@ -257,9 +240,7 @@ def _host_pool(
         _block_bytes(ops, model_config, groups),
         slots=config.scheduler.max_running if states is None else states.max_running,
         window=_window(config, model_config),
-        draft_block_bytes=0
-        if draft is None
-        else _block_bytes(ops, draft.on_host.config, one_group(draft.on_host.config.kv_layers)),
+        draft_block_bytes=_draft_block_bytes(ops, draft),
         states=states,
         groups=len(groups.windows),
     )
@@ -275,13 +256,21 @@ def _on_gpu(model: "NativeModel | Transformer") -> "Transformer":
     return model
 
 
-def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KVPool:
-    """KV memory on a GPU: what the loaded model and its largest steps leave."""
+def _device_pool(
+    config: EngineConfig,
+    model: "Transformer",
+    share: float,
+    groups: KVGroups,
+    draft: LoadedModel | None,
+    prepared: PreparedDraft | None,
+) -> KVPool:
+    """KV memory on a GPU: what the loaded model and its largest steps leave, and those of its draft model."""
     from engine.execution.device.placement import measure_memory  # imports torch
 
     window = _window(config, model.config)
     try:
-        memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window)
+        steps, drafts = None if prepared is None else prepared.device_steps, config.ngram or draft is not None
+        memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window, steps, drafts=drafts)
     except OutOfDeviceMemory as error:
         raise InsufficientMemory(f"the GPU has no room for the model's largest steps: {error}") from error
     limit = device_budget(memory, share)
@@ -289,10 +278,12 @@ def _device_pool(config: EngineConfig, model: "Transformer", share: float) -> KV
     states = _state_slots(config, model.config, budget)
     return size_pool(
         budget,
-        _block_bytes(model.ops, model.config, one_group(model.config.kv_layers)),
+        _block_bytes(model.ops, model.config, groups),
         slots=config.scheduler.max_running if states is None else states.max_running,
         window=window,
+        draft_block_bytes=_draft_block_bytes(model.ops, draft),
         states=states,
+        groups=len(groups.windows),
     )
 
 
@@ -311,8 +302,18 @@ def _block_bytes(ops: "NativeOps | Ops", config: ModelConfig, groups: KVGroups) 
     return ops.allocate_kv(groups.layers, 1, config.num_kv_heads, config.head_dim).nbytes
 
 
+def _draft_block_bytes(ops: "NativeOps | Ops", draft: LoadedModel | None) -> int:
+    return 0 if draft is None else _block_bytes(ops, draft.config, one_group(draft.config.kv_layers))
+
+
 def _runner(
-    on_host: HostModel | None, model: "NativeModel | Transformer", pool: KVPool, config: EngineConfig, window: int
+    on_host: HostModel | None,
+    model: "NativeModel | Transformer",
+    pool: KVPool,
+    config: EngineConfig,
+    window: int,
+    *,
+    drafts: bool,
 ) -> Executor:
     slots = config.scheduler.max_running
     states = 0 if pool.states is None else pool.states.num_slots
@@ -337,7 +338,7 @@ def _runner(
             num_slots=slots,
             max_model_len=window,
             num_states=states,
-            drafts=config.ngram,
+            drafts=drafts,
         )
     except OutOfDeviceMemory as error:
         raise InsufficientMemory(f"the GPU has no room for the KV memory and CUDA graphs: {error}") from error

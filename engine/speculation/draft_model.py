@@ -1,53 +1,37 @@
 """Drafts from a small model with the same vocabulary, sampled with the target's noise."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Protocol
 
-import numpy as np
-
-from engine.config import BLOCK_TOKENS
-from engine.execution.slots import SlotTable, slot_of
-from engine.models.host_model import HostModel
 from engine.request import Request
-from engine.scheduling.plan import ScheduledRow
-from engine.scheduling.stopping import is_end
-from engine.speculation.draft_batch import DraftBatch
-from engine.speculation.draft_head import DraftHead
-from engine.speculation.draft_memory import ORDINARY_TOKENS, DraftMemory, DraftPlan, DraftRow
+from engine.speculation.draft_memory import DraftMemory, DraftPlan
 from engine.speculation.proposer import DraftWant
-from kernels.arrays import Array, int_array
-from kernels.host import StepRows
-
-CATCH_UP_TOKENS = 256
-"""Maximum tokens per step, over all requests, with which the draft model catches up."""
 
 
-class _Piece(NamedTuple):
-    """Tokens of the sequence in a slot, which end at position `context`."""
-
-    slot: int
-    token_ids: Sequence[int]
-    context: int
-
-
-class DraftModel:
-    """A `Proposer` that runs a small model.
-
-    Its KV memory uses the target's block ids: [layers, num_blocks + num_slots, 16, 2, Hkv, D], where the last
-    `num_slots` blocks are the slots' spare blocks. `DraftMemory` tracks which content is valid.
+class Drafter(Protocol):
+    """A draft model on its device, with KV memory that uses the target's block ids. The slots' spare blocks come after
+    these.
 
     It samples with the sampling parameters, penalties and noise of the target. Where both models have the same
     distribution, they then sample the same token, at any temperature.
     """
 
-    def __init__(
-        self, model: HostModel, head: DraftHead, *, num_blocks: int, num_slots: int, max_positions: int
-    ) -> None:
+    @property
+    def catch_up_tokens(self) -> int:
+        """Maximum tokens of a plan, over all requests, with which the model catches up."""
+        ...
+
+    def run(self, plan: DraftPlan) -> list[list[int]]:
+        """Carry out a plan: the drafts of each of its rows. A row stops after a token that ends its request."""
+        ...
+
+
+class DraftModel:
+    """A `Proposer` that runs a small model. `DraftMemory` tracks which content of the model's KV is valid."""
+
+    def __init__(self, drafter: Drafter, *, num_blocks: int, num_slots: int, max_positions: int) -> None:
         """`max_positions`: the model's maximum context; it does not draft beyond it."""
-        self._model = model
-        self._head = head
-        self._kv = model.allocate_kv(num_blocks + num_slots)
-        self._slots = SlotTable(num_slots, max_positions + BLOCK_TOKENS, model.config.vocab_size)
+        self._drafter = drafter
         self._memory = DraftMemory(num_blocks, num_slots, max_positions)
 
     @property
@@ -63,8 +47,8 @@ class DraftModel:
 
     def propose(self, wants: Sequence[DraftWant]) -> list[Sequence[int]]:
         try:
-            plan = self._memory.plan(wants, CATCH_UP_TOKENS)
-            drafts = self._run(plan) if plan.rows else []
+            plan = self._memory.plan(wants, self._drafter.catch_up_tokens)
+            drafts = self._drafter.run(plan) if plan.rows else []
             self._memory.commit(plan, drafts)
         except BaseException:
             self._memory.clear()
@@ -73,73 +57,3 @@ class DraftModel:
         for row, drawn in zip(plan.rows, drafts, strict=True):
             proposed[row.want] = drawn
         return proposed
-
-    def _run(self, plan: DraftPlan) -> list[list[int]]:
-        """The drafts of each row."""
-        for row in plan.rows:
-            self._place(row)
-        ops = self._model.ops
-        if plan.copies:
-            sources, targets = zip(*plan.copies, strict=True)
-            ops.copy_blocks(self._kv, int_array(sources), int_array(targets))
-        if plan.cleared and self._model.reads_past_context:
-            ops.clear_blocks(self._kv, int_array(plan.cleared))
-        return self._draft(plan.rows, self._catch_up(plan.rows))
-
-    def _place(self, row: DraftRow) -> None:
-        """Update the slot from the first block on, as any block of its request may have changed."""
-        self._slots.update(ScheduledRow(row.request, 0, row.tokens, samples=True))
-        blocks = len(row.request.block_table)
-        self._slots.tables[slot_of(row.request), blocks] = row.block_table[blocks]
-
-    def _catch_up(self, rows: Sequence[DraftRow]) -> Array:
-        """Compute the rows' tokens. Returns the hidden state [R, H] of each row's last token.
-
-        A row of at most `ORDINARY_TOKENS` tokens is computed as rows of one token each. Each of those reads the KV that
-        the earlier ones store, and one-token rows are batched.
-        """
-        pieces: list[tuple[int, _Piece]] = []
-        for index, (_, request, start, tokens, _, _) in enumerate(rows):
-            step = 1 if tokens <= ORDINARY_TOKENS else tokens
-            for first in range(start, start + tokens, step):
-                token_ids = request.tokens[first : first + step]
-                pieces.append((index, _Piece(slot_of(request), token_ids, first + step)))
-        pieces.sort(key=lambda indexed: (len(indexed[1].token_ids) > 1, indexed[1].context))
-        last = {index: place for place, (index, _) in enumerate(pieces)}
-        hidden = self._forward([piece for _, piece in pieces])
-        return hidden[[last[index] for index in range(len(rows))]]
-
-    def _draft(self, rows: Sequence[DraftRow], hidden: Array) -> list[list[int]]:
-        """Sample the drafts of all rows together, position by position, starting from the hidden state of each. A row
-        stops after a token that ends its request."""
-        drafts: list[list[int]] = [[] for _ in rows]
-        drawing = [index for index, row in enumerate(rows) if row.depth]
-        if not drawing:
-            return drafts
-        hidden = hidden if len(drawing) == len(rows) else hidden[drawing]
-        batch = DraftBatch([rows[index] for index in drawing], self._slots)
-        while True:
-            drawn = self._head.draw(hidden, batch.changes(), batch.columns())
-            stay = []
-            for place, (index, token) in enumerate(zip(drawing, drawn.tolist(), strict=True)):
-                row = rows[index]
-                drafts[index].append(token)
-                if len(drafts[index]) < row.depth and not is_end(row.request, token):
-                    stay.append(place)
-            if not stay:
-                return drafts
-            batch.append(drawn)
-            if len(stay) < len(drawing):
-                drawing = [drawing[place] for place in stay]
-                drawn = drawn[stay]
-                batch.keep(stay)
-            hidden = self._model.forward(drawn, batch.step_rows(), self._kv)
-
-    def _forward(self, pieces: Sequence[_Piece]) -> Array:
-        """The hidden state [P, H] of the last token of each piece."""
-        lengths = np.array([len(piece.token_ids) for piece in pieces])
-        contexts = np.array([piece.context for piece in pieces])
-        tables = self._slots.tables_of(np.array([piece.slot for piece in pieces]), contexts)
-        token_ids = int_array([token for piece in pieces for token in piece.token_ids])
-        wanted = None if len(token_ids) == len(pieces) else lengths.cumsum() - 1
-        return self._model.forward(token_ids, StepRows(tables, lengths, contexts), self._kv, wanted)

@@ -188,7 +188,7 @@ class Settings(BaseSettings):
     """auto: a usable GPU, otherwise the CPU."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"
-    """KV cache dtype. auto: the compute dtype. Half the memory: fp8 on a GPU, int8 on a CPU with native kernels."""
+    """KV cache dtype. auto: the compute dtype. Half the memory: int8, on a GPU or with native kernels; fp8 on a GPU."""
     quantize: Literal["none", "int8", "int4", "fp8"] = "none"
     """Weight quantization of matrices that the checkpoint does not quantize; fp8 on a GPU only."""
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.reference import CLAMPED_SWIGLU_LIMIT, CLAMPED_SWIGLU_SLOPE
+from kernels.triton.dependent_launch import launch_options, wait_for_predecessor
 from kernels.triton.tiles import MOVED_TILE, require_contiguous, warps_for
 
 _LIMIT, _SLOPE = tl.constexpr(CLAMPED_SWIGLU_LIMIT), tl.constexpr(CLAMPED_SWIGLU_SLOPE)
@@ -30,6 +31,7 @@ def silu_mul_kernel(gate_up, output, WIDTH: tl.constexpr, TILE: tl.constexpr):
     Grid (T, tiles of WIDTH). As in the reference, the SiLU is rounded before it is multiplied. Oracle:
     `kernels.reference.silu_mul`.
     """
+    wait_for_predecessor()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     exists = column < WIDTH
@@ -51,6 +53,7 @@ def gelu_mul_kernel(gate_up, output, WIDTH: tl.constexpr, TILE: tl.constexpr):
     Grid (T, tiles of WIDTH). (1 + tanh(x)) / 2 is sigmoid(2 x). As in the reference, the GELU is rounded before it is
     multiplied. Oracle: `kernels.reference.gelu_mul`.
     """
+    wait_for_predecessor()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     exists = column < WIDTH
@@ -70,6 +73,7 @@ def sigmoid_mul_kernel(x, gate, output, WIDTH: tl.constexpr, TILE: tl.constexpr)
     Grid (T, tiles of WIDTH). As in the reference, the sigmoid is rounded before it is multiplied. Oracle:
     `kernels.reference.sigmoid_mul`.
     """
+    wait_for_predecessor()
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     exists = column < WIDTH
     place = tl.program_id(0).to(tl.int64) * WIDTH + column
@@ -86,7 +90,9 @@ def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
     rows, width = x.shape
     output = torch.empty_like(x)
     grid = (rows, triton.cdiv(width, MOVED_TILE))
-    sigmoid_mul_kernel[grid](x, gate, output, WIDTH=width, TILE=MOVED_TILE, num_warps=warps_for(MOVED_TILE))
+    sigmoid_mul_kernel[grid](
+        x, gate, output, WIDTH=width, TILE=MOVED_TILE, num_warps=warps_for(MOVED_TILE), **launch_options()
+    )
     return output
 
 
@@ -96,6 +102,7 @@ def clamped_swiglu_mul_kernel(gate_up, output, WIDTH: tl.constexpr, TILE: tl.con
     output [T, WIDTH]: in float32, rounded once. NaN stays NaN. Grid (T, tiles of WIDTH). Oracle:
     `kernels.reference.clamped_swiglu_mul`.
     """
+    wait_for_predecessor()
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * TILE + tl.arange(0, TILE)
     exists = column < WIDTH
@@ -128,5 +135,5 @@ def _multiplied(kernel: Any, gate_up: Tensor) -> Tensor:
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     output = torch.empty((rows, width), dtype=gate_up.dtype, device=gate_up.device)
     grid = (rows, triton.cdiv(width, MOVED_TILE))
-    kernel[grid](gate_up, output, WIDTH=width, TILE=MOVED_TILE, num_warps=warps_for(MOVED_TILE))
+    kernel[grid](gate_up, output, WIDTH=width, TILE=MOVED_TILE, num_warps=warps_for(MOVED_TILE), **launch_options())
     return output

@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
+from kernels.triton.capability import capability_of
 from kernels.triton.decode import decode
+from kernels.triton.dependent_launch import launch_options
 from kernels.triton.extend import extend
 from kernels.triton.merging import check_tiles
 from kernels.triton.plan import TritonPlan
+from kernels.triton.query_tiles import query_tiles
 from kernels.triton.tuning import MAX_HEAD_DIM, AttentionShape, decode_launch, extend_launch
 from kernels.weights import KVScales
 
@@ -44,7 +47,13 @@ def attend(
     output = torch.empty_like(query)
     kv_heads, head_dim = kv_layer.shape[-2:]
     shape = AttentionShape(
-        kv_heads, query.shape[1] // kv_heads, head_dim, window or 0, kv_layer.element_size(), cap or 0.0
+        kv_heads,
+        query.shape[1] // kv_heads,
+        head_dim,
+        window or 0,
+        kv_layer.element_size(),
+        cap or 0.0,
+        capability_of(query.device),
     )
     scale = 1 / math.sqrt(head_dim) if scale is None else scale
     scale *= (math.log2(math.e) if cap is None else 1 / cap) * scales.key
@@ -103,6 +112,7 @@ def _decode(
         scale,
         value_scale,
         **launch.options,
+        **launch_options(),
     )
 
 
@@ -117,8 +127,8 @@ def _extend(
     value_scale: float,
 ) -> None:
     launch = extend_launch(shape)
-    query_tiles = -(-plan.extend_queries * shape.group // launch.constexprs["QUERY_TILE"])
-    extend[(shape.kv_heads, query_tiles, plan.extend_rows)](
+    tiles = query_tiles(plan.extend_tokens, plan.extend_rows, shape.group, int(launch.constexprs["QUERY_TILE"]))
+    extend[(shape.kv_heads, tiles)](
         query,
         kv_layer,
         sinks,
@@ -128,6 +138,7 @@ def _extend(
         plan.query_starts,
         plan.context_lens,
         plan.decode_rows,
+        plan.extend_rows,
         plan.block_tables.stride(0),
         kv_layer.stride(0),
         scale,

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from kernels.layout import BLOCK_TOKENS
+from kernels.triton.int8_kv import load_scales
 
 BLOCK = tl.constexpr(BLOCK_TOKENS)
 STEP_TENSORS = ["block_tables", "row_slots", "query_starts", "context_lens", "split_starts"]
@@ -82,6 +83,7 @@ def attention_step(
     query,
     query_at,
     kv_head_keys,
+    kv_head_scales,
     block_table,
     start,
     first_key,
@@ -97,7 +99,8 @@ def attention_step(
 ):
     """Add the keys at positions [start, start + TILE) to `softmax`, as returned by `start_softmax`.
 
-    query [M, DIM] is at positions query_at [M]; kv_head_keys points at the head's key in slot 0 of block 0. Without
+    query [M, DIM] is at positions query_at [M]; kv_head_keys points at the head's key in slot 0 of block 0, and
+    kv_head_scales at its scales where KV is in int8: a key's multiplies its scores, and a value's its weights. Without
     EDGE every query sees every key of the tile. With it, only keys in [first_key, stop) are read, and each query sees
     those up to its own position, within the WINDOW if there is one. No address outside them is accessed. `start` is a
     multiple of TILE and TILE of BLOCK: block ids are read once a block. scale: of scores, in base 2, or over the
@@ -111,10 +114,12 @@ def attention_step(
     key_at = start + tl.arange(0, TILE)
     dim = tl.arange(0, DIM)
     readable = (dim < HEAD_DIM)[None, :]
+    in_context = None
     if EDGE:
         used = (columns * BLOCK < stop) & (columns * BLOCK + BLOCK > first_key)
         blocks = tl.load(block_table + columns, mask=used, other=0)
-        readable = readable & ((key_at >= first_key) & (key_at < stop))[:, None]
+        in_context = (key_at >= first_key) & (key_at < stop)
+        readable = readable & in_context[:, None]
     else:
         blocks = tl.load(block_table + columns)
     slots = blocks.to(tl.int64)[:, None] * block_stride + (tl.arange(0, BLOCK) * TOKEN_STRIDE)[None, :]
@@ -123,6 +128,8 @@ def attention_step(
     whole: tl.constexpr = HEAD_DIM == DIM and not EDGE
     keys = _load_tile(kv_head_keys + offsets, readable, whole).to(query.dtype)
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
+    if kv_head_scales is not None:
+        scores *= load_scales(kv_head_scales, blocks.to(tl.int64), block_stride, in_context, 0, TILE)[None, :]
     if CAP > 0:
         scores = _tanh(scores) * (CAP * LOG2_E)
     if EDGE:
@@ -139,6 +146,8 @@ def attention_step(
         # that before it widens the bytes, and read them from shared memory one by one, but not across a sum.
         values = tl.sum(tl.reshape(values, (TILE, 1, DIM)), axis=1)
     total = total * kept + tl.sum(weights, axis=1)
+    if kv_head_scales is not None:
+        weights *= load_scales(kv_head_scales, blocks.to(tl.int64), block_stride, in_context, 1, TILE)[None, :]
     mixed = tl.dot(weights.to(query.dtype), values, mixed * kept[:, None], input_precision="ieee")
     return raised, total, mixed
 

@@ -1,18 +1,19 @@
 """The shipped variants of the attention kernels, as described in `kernels.triton.variants`.
 
 What is compiled depends on a model's heads and window. There is one variant for each path through the code: every head
-dimension with KV in the model's dtype and in fp8, rows with and without drafts, a window, and sinks.
+dimension with KV in the model's dtype, in fp8 and in int8, rows with and without drafts, a window, and sinks.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kernels.triton.attention_tiles import FEW_QUERY_ROWS
+from kernels.triton.capability import HOPPER
 from kernels.triton.decode import decode
 from kernels.triton.extend import extend
 from kernels.triton.plan import CLEARED_TILE, COUNTED_ROWS, SPLIT_TOKENS, count_splits
 from kernels.triton.tuning import (
-    FEW_QUERY_ROWS,
     AttentionShape,
     Launch,
     decode_launch,
@@ -20,10 +21,11 @@ from kernels.triton.tuning import (
 )
 from kernels.triton.variants import KernelVariant
 
-_BF16, _FP16, _FP8 = "bf16", "fp16", "fp8e4nv"
+_BF16, _FP16, _FP8, _INT8 = "bf16", "fp16", "fp8e4nv", "i8"
 _WARPGROUP_ROWS = 64
 """Rows of a product of warp groups: PTX ISA, wgmma."""
-_BYTES = {_BF16: 2, _FP16: 2, _FP8: 1}
+_BYTES = {_BF16: 2, _FP16: 2, _FP8: 1, _INT8: 1}
+_NAMED = {_FP8: "-kv8", _INT8: "-int8kv"}
 
 TYPES = {
     "sinks": "*fp32",
@@ -57,7 +59,7 @@ class _Model:
     sinks: bool = False
 
     def __str__(self) -> str:
-        stored = "-kv8" if self.stored == _FP8 else ""
+        stored = _NAMED.get(self.stored, "")
         return (
             f"{self.dtype}{stored}-d{self.shape.head_dim}"
             + ("-window" if self.shape.window else "")
@@ -105,17 +107,28 @@ _PLAIN = (
     _model(_BF16, _FP8, 8, 4, 128),
     _model(_BF16, _FP8, 4, 2, 256),
     _model(_BF16, _FP8, 2, 8, 512),
+    _model(_BF16, _INT8, 3, 3, 64),
+    _model(_BF16, _INT8, 8, 8, 64, window=128, sinks=True),
+    _model(_BF16, _INT8, 32, 1, 80),
+    _model(_BF16, _INT8, 8, 4, 128),
+    _model(_BF16, _INT8, 4, 2, 256),
+    _model(_BF16, _INT8, 2, 8, 512),
 )
 """Models with only the kernels listed that read KV for one token and for chunks; the others equal another model's."""
 
 
-def attention_variants() -> list[KernelVariant]:
+def attention_variants(capability: int = HOPPER) -> list[KernelVariant]:
     """All variants of the attention kernels."""
+    whole, plain = ([_on(capability, model) for model in models] for models in (_WHOLE, _PLAIN))
     return [
         _counting(),
-        *(variant for model in _WHOLE + _PLAIN for variant in _readers(model)),
-        *(variant for model in _WHOLE for variant in _others(model)),
+        *(variant for model in whole + plain for variant in _readers(model)),
+        *(variant for model in whole for variant in _others(model)),
     ]
+
+
+def _on(capability: int, model: _Model) -> _Model:
+    return replace(model, shape=replace(model.shape, capability=capability))
 
 
 def _readers(model: _Model) -> Iterator[KernelVariant]:

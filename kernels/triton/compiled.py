@@ -19,20 +19,13 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from kernels.triton.capability import HOPPER, LIMITS
 from kernels.triton.ptx import PtxFacts, read_ptx
 from kernels.triton.variants import KernelVariant
 
-HOPPER = 90
-SHARED_KIB = {80: 163, 86: 99, 89: 99, HOPPER: 227, 100: 227, 120: 99}
-"""By compute capability, the shared memory that a program may have: CUDA C++ Programming Guide, technical
-specifications."""
-
-# Of one multiprocessor of compute capability 9.0: CUDA C++ Programming Guide, technical specifications.
+# Of one multiprocessor of every capability: CUDA C++ Programming Guide, technical specifications.
 _REGISTERS = 64 * 1024
 _REGISTERS_GRANTED_AT_ONCE = 256
-_WARPS = 64
-_PROGRAMS = 32
-_SHARED_BYTES = 228 * 1024
 _SHARED_BYTES_OF_THE_SYSTEM = 1024  # for each program
 _WARP_THREADS = 32
 LEAST_WIDE_SHARE = 0.75
@@ -81,24 +74,25 @@ class CompiledVariant:
     @property
     def shared_limit(self) -> int:
         """Shared memory that a program may have, in bytes."""
-        return 1024 * SHARED_KIB[self.capability]
+        return 1024 * LIMITS[self.capability].program_shared_kib
 
     @property
     def programs(self) -> int:
-        """Programs that a multiprocessor of Hopper holds at once; 0 if not even one fits."""
+        """Programs that a multiprocessor holds at once; 0 if not even one fits."""
         if self.shared_bytes > self.shared_limit:
             return 0
+        limits = LIMITS[self.capability]
         granted = -(-self.registers * _WARP_THREADS // _REGISTERS_GRANTED_AT_ONCE) * _REGISTERS_GRANTED_AT_ONCE
         return min(
             _REGISTERS // (granted * self.num_warps),
-            _SHARED_BYTES // (self.shared_bytes + _SHARED_BYTES_OF_THE_SYSTEM),
-            _WARPS // self.num_warps,
-            _PROGRAMS,
+            1024 * limits.shared_kib // (self.shared_bytes + _SHARED_BYTES_OF_THE_SYSTEM),
+            limits.warps // self.num_warps,
+            limits.programs,
         )
 
 
 def compile_variant(variant: KernelVariant, capability: int = HOPPER) -> CompiledVariant:
-    """Compile for one of `SHARED_KIB`. Raises CompilationError. About a second, less if Triton's disk cache has it."""
+    """Compile for one of `LIMITS`. Raises CompilationError. About a second, less if Triton's disk cache has it."""
     if not isinstance(variant.kernel, triton.JITFunction):
         raise CompilationError(f"{variant.name}: kernels are interpreted in this process")
     if unseen := variant.aligned & _unspecialised(variant.kernel):
@@ -136,10 +130,13 @@ def broken_promises(variant: KernelVariant, compiled: CompiledVariant) -> Iterat
         yield f"{compiled.local_bytes} bytes of local memory a thread: registers are spilled"
     if compiled.shared_bytes > compiled.shared_limit:
         yield f"{compiled.shared_bytes} bytes of shared memory, and a program may have {compiled.shared_limit}"
-    if compiled.capability != HOPPER:
-        return
+    waits = _waits(variant.kernel) and compiled.capability >= HOPPER
+    if (waits or facts.dependent) and not facts.waits_first:
+        yield "memory is accessed, or the next kernel placed, before the kernel before has ended"
     if compiled.shared_bytes <= compiled.shared_limit and compiled.programs < variant.programs:
         yield f"{compiled.programs} programs fit a multiprocessor, and the launch counts on {variant.programs}"
+    if compiled.capability != HOPPER:
+        return
     if variant.wide_loads and compiled.wide_share < LEAST_WIDE_SHARE:
         loads = dict(sorted(compiled.tile_loads.items()))
         yield f"{compiled.wide_share:.0%} of tiles' bytes come 16 at a time; loads by width: {loads}"
@@ -156,6 +153,11 @@ def _is_pipelined(facts: PtxFacts) -> bool:
     return bool(facts.loops) and all(
         loop.trips_ahead >= 1 and loop.direct_bytes < loop.copied_bytes for loop in facts.loops
     )
+
+
+def _waits(kernel: Any) -> bool:
+    """Whether a kernel may be launched dependently: see `kernels.triton.dependent_launch`."""
+    return "wait_for_predecessor()" in kernel.src
 
 
 def _unspecialised(kernel: Any) -> set[str]:

@@ -20,6 +20,8 @@ from kernels.triton.attention_step import (
     load_query,
     start_softmax,
 )
+from kernels.triton.dependent_launch import wait_for_predecessor
+from kernels.triton.int8_kv import scales_of_head
 from kernels.triton.merging import store_split
 
 
@@ -80,15 +82,17 @@ def decode(
 ):
     """Attend with the queries of rows 0 to rows - 1 to each split of their contexts.
 
-    query, output [T, Hq, D]; kv_layer [N, 16, 2, Hkv, D], dense within a block. A row whose window lies in one split
-    is written to output, one of context 0 as 0; of others each split's mean goes to partials float32 [splits,
-    most_queries, Hq, D] and log2 of its sum of weights to partial_sums float32 [splits, most_queries, Hq], and the last
-    program to do so merges them, counted by `counters`: see `kernels.triton.merging`. scale: of scores, as in
-    `attention_step`. sinks: float32 [Hq], in the sum of the first of these splits; None: there are none.
+    query, output [T, Hq, D]; kv_layer [N, 16, 2, Hkv, D], dense within a block (int8: `kernels.triton.int8_kv`). A row
+    whose window lies in one split is written to output, one of context 0 as 0; of others each split's mean goes to
+    partials float32 [splits, most_queries, Hq, D] and log2 of its sum of weights to partial_sums float32 [splits,
+    most_queries, Hq], and the last program to do so merges them, counted by `counters`: see `kernels.triton.merging`.
+    scale: of scores, as in `attention_step`. sinks: float32 [Hq], in the sum of the first of these splits; None: there
+    are none.
 
     Grid: (programs,), any number. A piece of work is (split, KV head, QUERY_TILE packed rows), the split's heads one
     after another, since their keys are neighbours in memory. Oracle: `kernels.reference.attend`.
     """
+    wait_for_predecessor()
     query_tiles = tl.cdiv(most_queries * GROUP, QUERY_TILE)
     tiles = KV_HEADS * query_tiles
     pieces = tl.load(split_starts + rows) * tiles
@@ -117,6 +121,7 @@ def decode(
                     q,
                     query_at,
                     kv_layer + kv_head * HEAD_DIM,
+                    scales_of_head(kv_layer, kv_head, KV_HEADS, HEAD_DIM),
                     block_table,
                     start,
                     first_key,

@@ -13,7 +13,8 @@ from kernels.triton.tiles import MOVED_TILE, tile_above, warps_for
 from kernels.triton.variants import KernelVariant
 
 _DTYPES = ("bf16", "fp16")
-_FP8 = "fp8e4nv"
+_FP8, _INT8 = "fp8e4nv", "i8"
+_NAMED = {_FP8: "-fp8", _INT8: "-int8kv"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,10 @@ def elementwise_variants() -> list[KernelVariant]:
     return [
         *(variant for dtype, width in product(_DTYPES, _WIDTHS) for variant in _by_width(dtype, width)),
         *(_rotary(dtype, dtype, heads) for dtype, heads in product(_DTYPES, _HEADS)),
-        *(_rotary(dtype, _FP8, heads) for dtype, heads in product(_DTYPES, (*_HEADS[3:5], _HEADS[-1]))),
+        *(
+            _rotary(dtype, stored, heads)
+            for dtype, stored, heads in product(_DTYPES, (_FP8, _INT8), (*_HEADS[3:5], _HEADS[-1]))
+        ),
         *(_rotary(dtype, dtype, heads) for dtype, heads in product(_DTYPES, _QUERIES)),
         *_of_blocks(),
     ]
@@ -149,7 +153,7 @@ def _rotary(dtype: str, kv_dtype: str, heads: _Heads) -> KernelVariant:
     absent = dict.fromkeys({*kernel.arg_names} - {*signature, *constexprs})
     named = "rotate-and-store" if heads.kv_heads else "rotate"
     return KernelVariant(
-        name=f"{named}-{dtype}-{heads}" + "-fp8" * (kv_dtype == _FP8),
+        name=f"{named}-{dtype}-{heads}" + _NAMED.get(kv_dtype, ""),
         kernel=kernel,
         signature=signature,
         constexprs=absent | constexprs,

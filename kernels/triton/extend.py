@@ -16,6 +16,8 @@ from kernels.triton.attention_step import (
     load_query,
     start_softmax,
 )
+from kernels.triton.int8_kv import scales_of_head
+from kernels.triton.query_tiles import row_and_tile_of
 
 
 @triton.jit
@@ -24,6 +26,7 @@ def _steps(
     query,
     query_at,
     kv_head_keys,
+    kv_head_scales,
     block_table,
     start,
     end,
@@ -45,6 +48,7 @@ def _steps(
             query,
             query_at,
             kv_head_keys,
+            kv_head_scales,
             block_table,
             first,
             first_key,
@@ -61,7 +65,7 @@ def _steps(
     return softmax
 
 
-@triton.jit(do_not_specialize=["first_row", "table_stride"], do_not_specialize_on_alignment=STEP_TENSORS)
+@triton.jit(do_not_specialize=["first_row", "rows", "table_stride"], do_not_specialize_on_alignment=STEP_TENSORS)
 def extend(
     query,
     kv_layer,
@@ -72,6 +76,7 @@ def extend(
     query_starts,
     context_lens,
     first_row,
+    rows,
     table_stride,
     block_stride,
     scale,
@@ -85,16 +90,18 @@ def extend(
     QUERY_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
 ):
-    """Attend with the queries of rows first_row and on; output [T, Hq, D] like query, 0 in a row with context 0.
+    """Attend with the queries of `rows` rows from first_row on; output [T, Hq, D] like query, 0 where a context is 0.
 
     kv_layer [N, 16, 2, Hkv, D], dense within a block. scale: of scores, as in `attention_step`. sinks: float32 [Hq], or
     None.
-    Grid: (Hkv, most tiles of QUERY_TILE packed rows in a row, rows). The last tiles see most keys and start first.
+    Grid: (Hkv, `query_tiles` of QUERY_TILE packed rows). The last rows and their last tiles start first: rows come in
+    the order of their contexts, and a row's last tile sees most keys.
     Oracle: `kernels.reference.attend`.
     """
     kv_head = tl.program_id(0)
-    first_packed = (tl.num_programs(1) - 1 - tl.program_id(1)) * QUERY_TILE
-    row = first_row + tl.program_id(2)
+    number = tl.num_programs(1) - 1 - tl.program_id(1)
+    row, tile = row_and_tile_of(number, query_starts, first_row, rows, GROUP, QUERY_TILE)
+    first_packed = tile * QUERY_TILE
     first_token = tl.load(query_starts + row)
     tokens = tl.load(query_starts + row + 1) - first_token
     if first_packed < tokens * GROUP:
@@ -104,6 +111,7 @@ def extend(
         query_at = context - tokens + packed // GROUP
         block_table = block_tables + tl.load(row_slots + row).to(tl.int64) * table_stride
         kv_head_keys = kv_layer + kv_head * HEAD_DIM
+        kv_head_scales = scales_of_head(kv_layer, kv_head, KV_HEADS, HEAD_DIM)
 
         # The tile's first and last token see the keys up to their own. Between the tiles that some see in part, at
         # both ends, are those that all see whole. Heads of more than 256 dimensions leave no registers for a loop over
@@ -123,6 +131,7 @@ def extend(
                 q,
                 query_at,
                 kv_head_keys,
+                kv_head_scales,
                 block_table,
                 start,
                 whole,
@@ -146,6 +155,7 @@ def extend(
                 q,
                 query_at,
                 kv_head_keys,
+                kv_head_scales,
                 block_table,
                 start,
                 diagonal,
@@ -165,6 +175,7 @@ def extend(
             q,
             query_at,
             kv_head_keys,
+            kv_head_scales,
             block_table,
             diagonal,
             stop,

@@ -12,10 +12,11 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.reference_grouped import PackedGroups
+from kernels.triton.capability import capability_of
 from kernels.triton.grouped_step import INPUTS, add_tile
 from kernels.triton.splits import MERGED_TILE, merge_splits_kernel
 from kernels.triton.tiles import require_contiguous
-from kernels.triton.tuning_products import GROUPED_FEW, GROUPED_MANY, MOST_PARTIAL_ROWS, split_tiles
+from kernels.triton.tuning_products import GROUPED_FEW, GROUPED_MANY, MOST_PARTIAL_ROWS, split_tiles, tile_on
 
 
 @triton.jit(do_not_specialize=["rows", "split_tiles"])
@@ -89,6 +90,8 @@ class GroupedLinear:
         self.weight, self.bias = weight, bias
         self._split_tiles = split_tiles(weight.codes.shape[0], weight.out_features)
         self._splits = -(-weight.codes.shape[0] // self._split_tiles)
+        capability = capability_of(weight.codes.device)
+        self._few, self._many = (tile_on(capability, "grouped", tile) for tile in (GROUPED_FEW, GROUPED_MANY))
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._product(x, x.dtype)
@@ -104,7 +107,7 @@ class GroupedLinear:
             return output
         partial = self._splits > 1 and rows <= MOST_PARTIAL_ROWS
         sums = x.new_empty((self._splits, rows, columns), dtype=torch.float32) if partial else output
-        launch = GROUPED_FEW if rows <= GROUPED_FEW.row_tile else GROUPED_MANY
+        launch = self._few if rows <= self._few.row_tile else self._many
         grid = (
             triton.cdiv(columns, launch.output_tile),
             triton.cdiv(rows, launch.row_tile),

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from kernels.triton.attention_step import BLOCK, LOWEST, STEP_TENSORS
 from kernels.triton.decode import first_split_of, row_of
+from kernels.triton.query_tiles import row_and_tile_of
 
 
 @triton.jit
@@ -241,7 +242,7 @@ def merge_latents(
         tl.store(output + line * RANK + dim, mixed.to(output.dtype.element_ty), mask=dim < RANK)
 
 
-@triton.jit(do_not_specialize=["first_row", "table_stride"], do_not_specialize_on_alignment=STEP_TENSORS)
+@triton.jit(do_not_specialize=["first_row", "rows", "table_stride"], do_not_specialize_on_alignment=STEP_TENSORS)
 def latent_extend(
     query,
     kv_layer,
@@ -251,6 +252,7 @@ def latent_extend(
     query_starts,
     context_lens,
     first_row,
+    rows,
     table_stride,
     block_stride,
     scale,
@@ -262,13 +264,14 @@ def latent_extend(
     QUERY_TILE: tl.constexpr,
     KEY_TILE: tl.constexpr,
 ):
-    """Attend with the queries of rows first_row and on; output [T, Hq, RANK], 0 in a row with context 0.
+    """Attend with the queries of `rows` rows from first_row on; output [T, Hq, RANK], 0 in a row with context 0.
 
-    Tensors as in `latent_decode`. Grid: (most tiles of QUERY_TILE packed rows in a row, rows). The last tiles see most
-    keys and start first. Oracle: `kernels.reference_latent.attend_latents`.
+    Tensors as in `latent_decode`. Grid: (`query_tiles` of QUERY_TILE packed rows,), in the order of
+    `kernels.triton.extend`. Oracle: `kernels.reference_latent.attend_latents`.
     """
-    first_packed = (tl.num_programs(0) - 1 - tl.program_id(0)) * QUERY_TILE
-    row = first_row + tl.program_id(1)
+    number = tl.num_programs(0) - 1 - tl.program_id(0)
+    row, tile = row_and_tile_of(number, query_starts, first_row, rows, HEADS, QUERY_TILE)
+    first_packed = tile * QUERY_TILE
     first_token = tl.load(query_starts + row)
     tokens = tl.load(query_starts + row + 1) - first_token
     if first_packed < tokens * HEADS:

@@ -6,11 +6,13 @@ DeepSeek-V2-Lite has 16 heads, GLM-4.7-Flash 20 and DeepSeek-V3 128, all over a 
 from collections.abc import Iterator
 from typing import Any
 
+from kernels.triton.attention_tiles import FEW_QUERY_ROWS
 from kernels.triton.attention_variants import ALIGNED, TYPES
 from kernels.triton.by_head import by_head_kernel
+from kernels.triton.capability import HOPPER
 from kernels.triton.latent_attention import latent_decode, latent_extend, merge_latents
 from kernels.triton.latent_store import latent_store_shape, latent_store_warps, rotate_and_store_latents_kernel
-from kernels.triton.tuning import FEW_QUERY_ROWS, Launch
+from kernels.triton.tuning import Launch
 from kernels.triton.tuning_latents import LatentShape, latent_decode_launch, latent_extend_launch, latent_merge_launch
 from kernels.triton.tuning_products import BY_HEAD_INPUTS, by_head_launch
 from kernels.triton.variants import KernelVariant
@@ -24,17 +26,17 @@ _DRAFTED = 5
 """Tokens of a row with drafts."""
 
 
-def latent_variants() -> list[KernelVariant]:
+def latent_variants(capability: int = HOPPER) -> list[KernelVariant]:
     """All variants of the kernels of latent attention."""
     return [
-        *(variant for heads in _HEADS for variant in _attention(heads)),
+        *(variant for heads in _HEADS for variant in _attention(heads, capability)),
         *(_by_head(rows, heads, *sizes) for rows in (1, 100) for heads, *sizes in _PRODUCTS),
         *(_store(heads, dim) for heads, dim in ((16, 192), (20, 256))),
     ]
 
 
-def _attention(heads: int) -> Iterator[KernelVariant]:
-    shape = LatentShape(heads, _ROTATED, _RANK, kv_bytes=2)
+def _attention(heads: int, capability: int) -> Iterator[KernelVariant]:
+    shape = LatentShape(heads, _ROTATED, _RANK, kv_bytes=2, capability=capability)
     named = f"bf16-{heads}x512+64"
     yield _reader(f"latent-decode-{named}", latent_decode, latent_decode_launch(shape, 1))
     yield _reader(f"latent-extend-{named}", latent_extend, latent_extend_launch(shape))

@@ -9,9 +9,11 @@ from kernels.layout import BLOCK_TOKENS
 from kernels.ops import LatentWeights, RopeRows
 from kernels.triton.attention import programs_of
 from kernels.triton.by_head import HeadLinears
+from kernels.triton.capability import capability_of
 from kernels.triton.latent_attention import latent_decode, latent_extend, merge_latents
 from kernels.triton.latent_store import rotate_and_store_latents
 from kernels.triton.plan import TritonPlan
+from kernels.triton.query_tiles import query_tiles
 from kernels.triton.tuning_latents import (
     JOINED_SPLITS,
     LatentShape,
@@ -54,7 +56,7 @@ def attend_latents(query: Tensor, kv_layer: Tensor, plan: TritonPlan, rotated: i
     """
     _check_layout(query, kv_layer)
     heads, dim = query.shape[1:]
-    shape = LatentShape(heads, rotated, dim - rotated, kv_layer.element_size())
+    shape = LatentShape(heads, rotated, dim - rotated, kv_layer.element_size(), capability_of(query.device))
     output = query.new_empty((*query.shape[:2], shape.rank))
     if plan.decode_rows:
         _decode(query, kv_layer, output, plan, shape, scale * math.log2(math.e))
@@ -114,8 +116,8 @@ def _extend(
     query: Tensor, kv_layer: Tensor, output: Tensor, plan: TritonPlan, shape: LatentShape, scale: float
 ) -> None:
     launch = latent_extend_launch(shape)
-    query_tiles = -(-plan.extend_queries * shape.heads // int(launch.constexprs["QUERY_TILE"]))
-    latent_extend[(query_tiles, plan.extend_rows)](
+    tiles = query_tiles(plan.extend_tokens, plan.extend_rows, shape.heads, int(launch.constexprs["QUERY_TILE"]))
+    latent_extend[(tiles,)](
         query,
         kv_layer,
         output,
@@ -124,6 +126,7 @@ def _extend(
         plan.query_starts,
         plan.context_lens,
         plan.decode_rows,
+        plan.extend_rows,
         plan.block_tables.stride(0),
         kv_layer.stride(0),
         scale,

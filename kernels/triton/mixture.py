@@ -14,6 +14,7 @@ from kernels.reference_experts import ExpertTiles
 from kernels.reference_grouped import PackedGroups, stacked_groups
 from kernels.reference_ops import ReferenceLinear
 from kernels.reference_rounded import RoundedWeight
+from kernels.triton.capability import capability_of
 from kernels.triton.experts import (
     EXPERT_INPUTS,
     expert_grouped_kernel,
@@ -26,7 +27,7 @@ from kernels.triton.rounded import RoundedLinear
 from kernels.triton.rounding import round_tokens
 from kernels.triton.routing import align, route
 from kernels.triton.tiles import MOVED_TILE, warps_for
-from kernels.triton.tuning_products import EXPERTS, ProductTile, expert_launch
+from kernels.triton.tuning_products import EXPERTS, ProductTile, expert_launch, kind_of_codes, tile_on
 from kernels.weights import MlpWeights as Mlp
 
 Weight = Tensor | PackedGroups | RoundedWeight
@@ -86,10 +87,13 @@ class StackedLinear:
         return ReferenceLinear(weight[expert], bias)
 
     def _launch(self, tile: int) -> ProductTile:
-        kind = "grouped" if isinstance(self.weight, PackedGroups) else "plain"
-        if isinstance(self.weight, RoundedWeight):
-            kind = "rounded"
-        return EXPERTS[kind, tile]
+        weight = self.weight
+        if isinstance(weight, PackedGroups):
+            return tile_on(capability_of(weight.codes.device), "grouped", EXPERTS["grouped", tile])
+        if isinstance(weight, RoundedWeight):
+            kind = kind_of_codes(weight.codes.dtype)
+            return tile_on(capability_of(weight.codes.device), kind, EXPERTS["rounded", tile])
+        return tile_on(capability_of(weight.device), "plain", EXPERTS["plain", tile])
 
 
 class StackedExperts(Sequence[Mlp[Linear]]):

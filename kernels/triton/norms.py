@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.triton.dependent_launch import launch_options, wait_for_predecessor
 from kernels.triton.tiles import require_contiguous, tile_above, warps_for
 
 _MOST_WIDTH = 16_384
@@ -25,6 +26,7 @@ def normed(wide, weight, eps, WIDTH: tl.constexpr):
 @triton.jit
 def rms_norm_kernel(x, weight, output, eps, WIDTH: tl.constexpr, TILE: tl.constexpr):
     """Norm of the rows of x [T, WIDTH] into output. Grid (T). Oracle: `kernels.reference.rms_norm`."""
+    wait_for_predecessor()
     column = tl.arange(0, TILE)
     exists = column < WIDTH
     at = tl.program_id(0).to(tl.int64) * WIDTH + column
@@ -41,6 +43,7 @@ def add_rms_norm_kernel(x, x_weight, residual, weight, output, eps, scalar, WIDT
     Grid (T). The normed row, the sum and the product are each rounded to their dtype. Oracles:
     `kernels.reference.add_rms_norm` and `kernels.reference_ops.ReferenceOps.add_branch`.
     """
+    wait_for_predecessor()
     column = tl.arange(0, TILE)
     exists = column < WIDTH
     at = tl.program_id(0).to(tl.int64) * WIDTH + column
@@ -66,7 +69,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     output = torch.empty_like(x)
     tile = tile_above(width)
     grid = (x.numel() // width,)
-    rms_norm_kernel[grid](x, weight, output, eps, WIDTH=width, TILE=tile, num_warps=warps_for(tile))
+    rms_norm_kernel[grid](x, weight, output, eps, WIDTH=width, TILE=tile, num_warps=warps_for(tile), **launch_options())
     return output
 
 
@@ -99,6 +102,7 @@ def add_branch(
         WIDTH=width,
         TILE=tile,
         num_warps=warps_for(tile),
+        **launch_options(),
     )
     return residual if output is None else output, residual
 

@@ -1,7 +1,7 @@
-"""The op table of a CUDA device: cuBLAS for products of plain numbers, this package's kernels for the rest."""
+"""The op table of a CUDA device: cuBLAS for products of many rows of plain numbers, this package's kernels for the
+rest."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from kernels import gpu_formats
 from kernels.arrays import Array
 from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
-from kernels.layout import BLOCK_TOKENS, MixedBlocks, block_numbers
+from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks, block_numbers, int8_block_bytes, int8_layer_bytes
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
@@ -32,6 +32,7 @@ from kernels.triton import (
     blocks,
     delta_launch,
     embedding,
+    few_rows,
     latents,
     logprobs,
     mixture,
@@ -42,7 +43,8 @@ from kernels.triton import (
 )
 from kernels.triton.by_head import HeadLinears
 from kernels.triton.plan import TritonPlan, plan_from_metadata
-from kernels.weights import DENSE, KVScales, StoredWeight
+from kernels.triton.uploads import WeightUploads
+from kernels.weights import KVScales, StoredWeight
 
 _UNSCALED = KVScales(key=1.0, value=1.0)
 
@@ -50,17 +52,25 @@ _UNSCALED = KVScales(key=1.0, value=1.0)
 class TritonOps(ReferenceOps):
     """Ops on a GPU in one dtype, or on the CPU with Triton's interpreter.
 
-    `kv_scales`: keep KV in fp8 e4m3, with these scales where a layer has none of its own. `floats8`: whether the GPU
-    computes in e4m3; weights in it are expanded otherwise.
+    `kv_scales`: keep KV in fp8 e4m3, with these scales where a layer has none of its own. `int8_kv`: keep it in int8
+    (`kernels.reference_int8`). `floats8`: whether the GPU computes in e4m3; weights in it are expanded otherwise.
     """
 
     def __init__(
-        self, device: torch.device, dtype: torch.dtype, kv_scales: KVScales | None = None, *, floats8: bool = True
+        self,
+        device: torch.device,
+        dtype: torch.dtype,
+        kv_scales: KVScales | None = None,
+        *,
+        int8_kv: bool = False,
+        floats8: bool = True,
     ) -> None:
+        assert not (int8_kv and kv_scales), "KV is in one of int8 and fp8"
         super().__init__(device, dtype)
         self._floats8 = floats8
+        self._uploads = WeightUploads(device)
         self.kv_scales = kv_scales
-        self.kv_dtype = torch.float8_e4m3fn if kv_scales else dtype
+        self.kv_dtype = torch.int8 if int8_kv else torch.float8_e4m3fn if kv_scales else dtype
 
     def describe(self) -> dict[str, str | int | float]:
         return {
@@ -74,18 +84,21 @@ class TritonOps(ReferenceOps):
     def rotates_by_position(self) -> bool:
         return True
 
+    def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        return few_rows.PlainLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
+
     def takes_blocks(self, format: str, in_features: int) -> bool:
         return gpu_formats.takes(format, in_features, floats8=self._floats8)
 
     def pack_parts(self, parts: Sequence[StoredWeight], bias: Array | None) -> Linear:
         own_bias = None if bias is None else tensor_of(bias).clone()
-        return packing.pack(parts, own_bias, self.device, self.dtype, self.pack_linear)
+        return packing.pack(parts, own_bias, self._uploads, self.dtype, self.pack_linear)
 
     def pack_embedding(self, weight: StoredWeight) -> Embedding:
         # Rows are read one by one: they are plain numbers, and a tied head with them, whatever matrices are rounded to.
         if weight.rows.dtype == np.uint8:
-            return ReferenceEmbedding(packing.floats_of(weight, self.device).to(self.dtype), self)
-        return super().pack_embedding(replace(weight, format=DENSE))
+            return ReferenceEmbedding(packing.floats_of(weight, self._uploads).to(self.dtype), self)
+        return ReferenceEmbedding(self._uploads.joined([tensor_of(weight.rows)]), self)
 
     def embed(self, table: Tensor, token_ids: Tensor) -> Tensor:
         return embedding.embed(table, token_ids)
@@ -144,12 +157,18 @@ class TritonOps(ReferenceOps):
         return mixture.mixture(weights, x, slot_mapping, multiply, expert_tokens, routed)
 
     def allocate_kv(self, num_layers: int, num_blocks: int, num_kv_heads: int, head_dim: int) -> Tensor:
-        shape = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
+        shape: tuple[int, ...] = (num_layers, num_blocks, BLOCK_TOKENS, 2, num_kv_heads, head_dim)
+        if self.kv_dtype == torch.int8:
+            shape = (num_layers, num_blocks, int8_block_bytes(num_kv_heads, head_dim))
         return torch.zeros(shape, dtype=self.kv_dtype, device=self.device)
 
     def allocate_mixed_kv(self, num_blocks: int, blocks: MixedBlocks) -> Tensor:
-        shape = (1, num_blocks, blocks.starts(block_numbers)[1])
+        shape = (1, num_blocks, blocks.starts(self.layer_size)[1])
         return torch.zeros(shape, dtype=self.kv_dtype, device=self.device)
+
+    @property
+    def layer_size(self) -> LayerSize:
+        return int8_layer_bytes if self.kv_dtype == torch.int8 else block_numbers
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
         blocks.clear_blocks(kv, block_ids)

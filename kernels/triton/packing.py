@@ -19,6 +19,7 @@ from kernels.reference_rounded import (
 )
 from kernels.triton.grouped import GroupedLinear
 from kernels.triton.rounded import RoundedLinear
+from kernels.triton.uploads import WeightUploads
 from kernels.weights import DENSE, StoredWeight
 
 PackDense = Callable[[Tensor, Tensor | None], Linear]
@@ -30,25 +31,25 @@ Packed = PackedGroups | RoundedWeight
 def pack(
     parts: Sequence[StoredWeight],
     bias: Tensor | None,
-    device: torch.device,
+    uploads: WeightUploads,
     dtype: torch.dtype,
     pack_dense: PackDense,
 ) -> Linear:
     """Concatenated weights. Parts of different formats are expanded to `dtype`, as one product has one format."""
     formats = {part.format for part in parts}
     if formats == {DENSE}:
-        return pack_dense(torch.cat([tensor_of(part.rows) for part in parts]), bias)
-    packed = [_packed(part, device) for part in parts]
-    own_bias = None if bias is None else bias.to(device)
+        return pack_dense(uploads.joined([tensor_of(part.rows) for part in parts]), bias)
+    packed = [_packed(part, uploads) for part in parts]
+    own_bias = None if bias is None else bias.to(uploads.device)
     if len({_kind(each) for each in packed}) == 1:
         return _linear([each for each in packed if not isinstance(each, Tensor)], own_bias)
     rows = [each if isinstance(each, Tensor) else each.floats() for each in packed]
-    return pack_dense(torch.cat([each.to(device, dtype) for each in rows]), bias)
+    return pack_dense(torch.cat([each.to(dtype) for each in rows]), bias)
 
 
-def floats_of(weight: StoredWeight, device: torch.device) -> Tensor:
+def floats_of(weight: StoredWeight, uploads: WeightUploads) -> Tensor:
     """A weight in blocks, float32 [N, K] on the device."""
-    packed = _packed(weight, device)
+    packed = _packed(weight, uploads)
     return packed if isinstance(packed, Tensor) else packed.floats().contiguous()
 
 
@@ -66,8 +67,8 @@ def _linear(parts: Sequence[Packed], bias: Tensor | None) -> Linear:
     return RoundedLinear(joined_rounded([part for part in parts if isinstance(part, RoundedWeight)]), bias)
 
 
-def _packed(part: StoredWeight, device: torch.device) -> Packed | Tensor:
-    rows = tensor_of(part.rows).to(device)
+def _packed(part: StoredWeight, uploads: WeightUploads) -> Packed | Tensor:
+    rows = uploads.joined([tensor_of(part.rows)])
     if part.format == DENSE:
         return rows
     if part.format == "fp8":

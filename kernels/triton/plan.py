@@ -35,7 +35,7 @@ class TritonPlan:
     context_lens: int32 [R], tokens of each row up to and including this step's.
     decode_rows: leading rows whose attention is split over their context.
     decode_queries: maximum tokens of one of those.
-    extend_queries: maximum tokens of one of the others.
+    extend_tokens: at least the tokens of all others together.
     split_starts: int32 [decode_rows + 1], splits of all decode rows before each one, see `number_splits`.
     split_capacity: at least split_starts[-1]. Each layer's attention allocates that many partial results.
     counters: of `kernels.triton.merging`, for those rows and that capacity; 0 before and after each layer.
@@ -49,7 +49,7 @@ class TritonPlan:
     context_lens: Tensor
     decode_rows: int
     decode_queries: int
-    extend_queries: int
+    extend_tokens: int
     split_starts: Tensor
     split_capacity: int
     counters: Tensor
@@ -130,7 +130,7 @@ def plan_from_metadata(metadata: AttentionMetadata, device: torch.device, decode
         context_lens=context_lens,
         decode_rows=decode_rows,
         decode_queries=max(lens[:decode_rows], default=0),
-        extend_queries=max(lens[decode_rows:], default=0),
+        extend_tokens=sum(lens[decode_rows:]),
         split_starts=split_starts,
         split_capacity=split_capacity,
         counters=counters,

@@ -5,12 +5,14 @@ tile, with and without splits in programs of their own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import torch
 
 from kernels.reference_rounded import GROUP_INPUTS, LARGEST
+from kernels.triton.capability import HOPPER
 from kernels.triton.experts import (
     EXPERT_INPUTS,
     expert_grouped_kernel,
@@ -18,6 +20,7 @@ from kernels.triton.experts import (
     expert_rounded_kernel,
     weighted_sum_kernel,
 )
+from kernels.triton.few_rows import few_rows_kernel
 from kernels.triton.grouped import grouped_linear_kernel
 from kernels.triton.rounded import rounded_linear_kernel
 from kernels.triton.rounding import GROUPS_TILE, ROW_TILE, round_groups_kernel, round_rows_kernel
@@ -26,6 +29,7 @@ from kernels.triton.splits import MERGED_TILE, merge_splits_kernel
 from kernels.triton.tiles import MOVED_TILE, warps_for
 from kernels.triton.tuning_products import (
     EXPERTS,
+    FEW_ROWS,
     FEW_TOKENS,
     GROUPED_FEW,
     GROUPED_MANY,
@@ -33,6 +37,8 @@ from kernels.triton.tuning_products import (
     ROUNDED_FEW,
     ROUNDED_MANY,
     ProductTile,
+    few_rows_inputs,
+    tile_on,
 )
 from kernels.triton.variants import KernelVariant
 from kernels.weights import PLAIN_ROUTING, RoutingRule
@@ -46,6 +52,7 @@ _TYPES = {
     "experts": "*i32",
     "assignments": "*i32",
     "partials": "*fp32",
+    "arrivals": "*i32",
     "rows": "i32",
     "in_features": "i32",
     "out_features": "i32",
@@ -61,6 +68,7 @@ _ALIGNED = frozenset(
         "bias",
         "output",
         "partials",
+        "arrivals",
         "x_scales",
         "weight",
         "assignments",
@@ -79,10 +87,20 @@ _ALL_FORMS = (
 _PLAIN_FORMS = (_ALL_FORMS[0], _ALL_FORMS[3])
 _ROUNDED = (("fp8e4nv", False), ("fp8e4nv", True), ("i8", False))
 """Type of codes, and whether scales are of 128 inputs."""
+_KINDS = {"*fp8e4nv": "e4m3", "*i8": "i8"}
+"""Of rounded weights, by type of codes, as in `kernels.triton.tuning_products`."""
 
 
-def product_variants() -> list[KernelVariant]:
+_PLAIN = (("bf16", 2), ("fp16", 2), ("fp32", 4))
+"""Types of plain weights, and their bytes."""
+
+
+def product_variants(capability: int = HOPPER) -> list[KernelVariant]:
     """All variants of these kernels."""
+    return [_on(capability, variant) for variant in _of_hopper()]
+
+
+def _of_hopper() -> list[KernelVariant]:
     return [
         *(variant for bits, group in product((4, 8), (32, 64, 128)) for variant in _grouped("bf16", bits, group)),
         *_grouped("fp16", 4, 128, _PLAIN_FORMS),
@@ -90,9 +108,28 @@ def product_variants() -> list[KernelVariant]:
         *_merging("bf16"),
         *(variant for codes, grouped in _ROUNDED for variant in _rounded("bf16", codes, grouped)),
         *(_rounding("bf16", codes, grouped) for codes, grouped in _ROUNDED),
+        *(variant for dtype, number_bytes in _PLAIN for variant in _few_rows(dtype, number_bytes)),
         *(variant for tile in (FEW_TOKENS, MANY_TOKENS) for variant in _experts("bf16", tile)),
         *_routing("bf16"),
     ]
+
+
+def _on(capability: int, variant: KernelVariant) -> KernelVariant:
+    """Hopper's variant with the tile of another GPU."""
+    constexprs = variant.constexprs
+    if not {"ROW_TILE", "OUTPUT_TILE"} <= constexprs.keys():
+        return variant
+    sizes = int(str(constexprs["ROW_TILE"])), int(str(constexprs["OUTPUT_TILE"]))
+    codes = variant.signature.get("codes", "")
+    kind = "plain" if not codes else _KINDS.get(codes, "grouped")
+    tile = tile_on(capability, kind, ProductTile(*sizes, variant.num_warps, variant.num_stages))
+    return replace(
+        variant,
+        constexprs={**constexprs, **tile.constexprs},
+        num_warps=tile.num_warps,
+        num_stages=tile.num_stages,
+        max_registers=tile.max_registers,
+    )
 
 
 def _grouped(
@@ -157,6 +194,23 @@ def _rounding(dtype: str, codes: str, grouped: bool) -> KernelVariant:
         num_warps=warps,
         wide_loads=True,
     )
+
+
+def _few_rows(dtype: str, number_bytes: int) -> Iterator[KernelVariant]:
+    """With splits, with one, and into logits."""
+    types = dict.fromkeys(("x", "weight", "bias"), f"*{dtype}")
+    for name, output, absent in (
+        ("splits", dtype, ("bias",)),
+        ("splits-bias", dtype, ()),
+        ("one", dtype, ("bias", "partials")),
+        ("one-bias", dtype, ("partials",)),
+        ("wide", "fp32", ("bias", "partials")),
+    ):
+        for prefetched in (0, 4) if name == "splits" else (0,):
+            fixed = {"INPUT_TILE": few_rows_inputs(number_bytes), "PREFETCHED": prefetched, **dict.fromkeys(absent)}
+            named = f"few-rows-{name}{'-prefetched' * bool(prefetched)}-{dtype}"
+            variant = _variant(named, few_rows_kernel, FEW_ROWS, types | {"output": f"*{output}"}, fixed)
+            yield replace(variant, programs=2, warpgroup_matmul=dtype != "fp32")
 
 
 def _experts(dtype: str, tile: int) -> Iterator[KernelVariant]:

@@ -1,4 +1,5 @@
-"""Reads from a kernel's PTX how it moves bytes: the width of its loads, and how far ahead its loops copy.
+"""Reads from a kernel's PTX how it moves bytes: the width of its loads, how far ahead its loops copy, and whether it
+waits for the kernel before it first.
 
 The text is Triton's: one kernel, blocks labelled `$L__BB...`, a loop ended by one branch back to its first label.
 Copies are cp.async; the bulk tensor copies of Hopper are not recognised, as a paged cache does not use them.
@@ -18,6 +19,9 @@ _COMMIT = re.compile(r"\bcp\.async\.commit_group\b")
 _WAIT = re.compile(r"\bcp\.async\.wait_group\s+(\d+)|\bcp\.async\.(wait_all)\b")
 _WARP_PRODUCT = re.compile(r"\bmma\.sync\b")
 _WARPGROUP_PRODUCT = re.compile(r"\bwgmma\.mma_async\b")
+_DEPENDENCY = re.compile(r"\bgriddepcontrol\.(wait|launch_dependents)\b")
+_ACCESS = re.compile(r"\b(?:ld|st|atom|red|cp)\.(?:[\w:]+\.)*global\b")
+_END_OF_ENTRY = re.compile(r"^\$L__BB\d+_\d+:|\bbra\b|\bret\b")
 _SCALAR_PRODUCT = re.compile(r"\bfma\.rn\b")
 
 
@@ -53,12 +57,16 @@ class PtxFacts:
     loads: number of instructions that read device memory, loads and copies, by bytes a thread.
     loops: the innermost loops that compute products on what they copy.
     warp_products, warpgroup_products: matrix instructions of one warp (mma.sync) and of four (wgmma).
+    dependent: it has instructions of programmatic dependent launch. waits_first: every thread waits for the kernel
+        before, before its first access to device memory, and lets the next one be placed only after that.
     """
 
     loads: Counter[int]
     loops: tuple[CopyLoop, ...]
     warp_products: int
     warpgroup_products: int
+    dependent: bool
+    waits_first: bool
 
 
 def read_ptx(text: str) -> PtxFacts:
@@ -72,7 +80,20 @@ def read_ptx(text: str) -> PtxFacts:
         loops=tuple(innermost),
         warp_products=sum(1 for line in lines if _WARP_PRODUCT.search(line)),
         warpgroup_products=sum(1 for line in lines if _WARPGROUP_PRODUCT.search(line)),
+        dependent=any(_DEPENDENCY.search(line) for line in lines),
+        waits_first=_waits_first(lines),
     )
+
+
+def _waits_first(lines: list[str]) -> bool:
+    """Whether the first of the instructions that touch device memory or its dependencies is an unconditional wait, in
+    the block that every thread enters."""
+    for line in lines:
+        if instruction := _DEPENDENCY.search(line):
+            return instruction[1] == "wait" and "@" not in line
+        if _ACCESS.search(line) or _END_OF_ENTRY.search(line):
+            return False
+    return False
 
 
 def _inside(inner: tuple[int, int], outer: tuple[int, int]) -> bool:

@@ -3,8 +3,8 @@
 Compiles for Hopper or for another capability, without a GPU, and prints a line for each variant: registers and local
 memory of a thread, shared memory of a program, programs that a multiprocessor holds, the share of tiles' bytes loaded
 16 at a time, how many trips ahead its loops copy, its kind of matrix product, the compile time; then the promises that
-it breaks. They are made for Hopper: for another GPU there are those of registers and shared memory alone. Exits with 1
-if one is broken.
+it breaks. Widths, copies and kinds of products are promised of Hopper alone, and nothing in e4m3 is compiled for a GPU
+without it. Exits with 1 if a promise is broken.
 """
 
 import sys
@@ -13,9 +13,8 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from kernels.triton.attention_variants import attention_variants
+from kernels.triton.capability import HOPPER, LIMITS
 from kernels.triton.compiled import (
-    HOPPER,
-    SHARED_KIB,
     CompilationError,
     CompiledVariant,
     broken_promises,
@@ -29,30 +28,38 @@ from kernels.triton.sampling_variants import sampling_variants
 from kernels.triton.step_variants import step_variants
 from kernels.triton.variants import KernelVariant
 
+_FLOATS8 = "*fp8e4nv"
 _HEADINGS = ("variant", "warps", "stages", "regs", "local", "shared", "programs", "wide", "ahead", "product", "seconds")
 
 
-def shipped_variants() -> tuple[KernelVariant, ...]:
-    """All variants, with unique names."""
-    return (
-        *attention_variants(),
+def shipped_variants(capability: int = HOPPER) -> tuple[KernelVariant, ...]:
+    """All variants of a capability, with unique names."""
+    variants = (
+        *attention_variants(capability),
         *delta_variants(),
         *elementwise_variants(),
-        *latent_variants(),
-        *product_variants(),
+        *latent_variants(capability),
+        *product_variants(capability),
         *sampling_variants(),
         *step_variants(),
     )
+    if LIMITS[capability].floats8:
+        return variants
+    return tuple(variant for variant in variants if _FLOATS8 not in variant.signature.values())
 
 
 def main(arguments: Sequence[str]) -> int:
     """Report the variants whose name contains any of the parts, or all without parts; returns the exit status."""
     parser = ArgumentParser(prog="python -m kernels.triton.report")
-    parser.add_argument("--capability", type=int, choices=SHARED_KIB, default=HOPPER)
+    parser.add_argument("--capability", type=int, choices=LIMITS, default=HOPPER)
     parser.add_argument("parts", nargs="*")
     options = parser.parse_args(arguments)
     parts = options.parts
-    chosen = [variant for variant in shipped_variants() if not parts or any(part in variant.name for part in parts)]
+    chosen = [
+        variant
+        for variant in shipped_variants(options.capability)
+        if not parts or any(part in variant.name for part in parts)
+    ]
     width = max((len(variant.name) for variant in chosen), default=0)
     _print_row(_HEADINGS, width)
     faulty = 0

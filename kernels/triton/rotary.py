@@ -11,6 +11,8 @@ from torch import Tensor
 
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import HeadNorms, RopeRows
+from kernels.triton.dependent_launch import launch_options, wait_for_predecessor
+from kernels.triton.int8_kv import largest_of, round_by, scale_for, scales_of_head
 from kernels.triton.tiles import require_contiguous, tile_above, warps_for
 from kernels.weights import KVScales
 
@@ -60,7 +62,8 @@ def norm_part(
 def store_part(
     part, query, kv, query_at, kv_at, is_query, is_kv, kv_scale, dim, START: tl.constexpr, COUNT: tl.constexpr
 ):
-    """Store a part of each head in the query or in KV memory, if there is one; scaled and saturated for fp8."""
+    """Store a part of each head in the query or in KV memory, if there is one; for int8 and fp8 divided by `kv_scale`
+    [HEADS], and saturated for fp8."""
     inside = (dim < COUNT)[None, :]
     at = (START + dim)[None, :]
     rounded = part.to(query.dtype.element_ty)
@@ -68,11 +71,25 @@ def store_part(
     if kv is not None:
         if kv_scale is None:
             kept = rounded
+        elif kv.dtype.element_ty == tl.int8:
+            kept = round_by(rounded.to(tl.float32), kv_scale)
         else:
             kept = tl.div_rn(rounded.to(tl.float32), kv_scale[:, None])
             # A NaN stays one, so that it is found where finite rows are asked for.
             kept = tl.where(kept > LARGEST_FP8, LARGEST_FP8, tl.where(kept < -LARGEST_FP8, -LARGEST_FP8, kept))
         tl.store(kv + kv_at[:, None] + at, kept.to(kv.dtype.element_ty), mask=is_kv[:, None] & inside)
+
+
+@triton.jit
+def store_int8_scales(largest, kv, slot, head, is_kv, block_stride, KV_HEADS: tl.constexpr, DIM: tl.constexpr):
+    """Store the scale of each key and value vector behind its block, and return them, float32 [HEADS]. head: int32
+    [HEADS], from 0 for the first key and KV_HEADS for the first value. largest: their largest magnitudes."""
+    scale = scale_for(largest)
+    kv_head, kind = head % KV_HEADS, head // KV_HEADS
+    block = kv + (slot // BLOCK) * block_stride
+    at = scales_of_head(block, kv_head, KV_HEADS, DIM) + kind * BLOCK + slot % BLOCK
+    tl.store(at, scale.to(tl.bfloat16), mask=is_kv)
+    return scale
 
 
 @triton.jit
@@ -103,11 +120,12 @@ def rotate_and_store_kernel(
 
     query [T, QUERIES, DIM] gets the queries; kv, a layer [N, 16, 2, KV_HEADS, DIM] whose blocks are `block_stride`
     elements apart, the keys and values at slot_mapping int64 [T], unless that is negative. cos, sin: [T, HALF], or of
-    every position with positions int64 [T].
-    The weights [DIM] are None where heads are not normed, the scales None where KV is not fp8. Grid (T, tiles of
-    HEADS heads). Oracle: `kernels.reference.rotate_and_store`; of queries alone, with KV_HEADS 0, and None for what is
-    of keys and values, `kernels.reference.rotate`.
+    every position with positions int64 [T]. The weights [DIM] are None where heads are not normed, the scales None
+    where KV is not fp8. In int8 a vector is stored with a scale of its own: `kernels.triton.int8_kv`. Grid (T, tiles of
+    HEADS heads). Oracles: `kernels.reference.rotate_and_store`, for int8 with `kernels.reference_int8.to_int8`; of
+    queries alone, with KV_HEADS 0, and None for what is of keys and values, `kernels.reference.rotate`.
     """
+    wait_for_predecessor()
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     is_query = head < QUERIES
@@ -164,6 +182,13 @@ def rotate_and_store_kernel(
         is_kv = exists & (head >= QUERIES) & (slot >= 0)
         # Keys and values of a slot lie one after the other, as they do behind the queries.
         kv_at = (slot // BLOCK) * block_stride + ((slot % BLOCK) * (2 * KV_HEADS) + head - QUERIES) * DIM
+        if kv.dtype.element_ty == tl.int8:
+            kept_first = turned_first.to(query.dtype.element_ty).to(tl.float32)
+            kept_second = turned_second.to(query.dtype.element_ty).to(tl.float32)
+            largest = tl.maximum(largest_of(kept_first), largest_of(kept_second))
+            if REST_TILE:
+                largest = tl.maximum(largest, largest_of(rest.to(query.dtype.element_ty).to(tl.float32)))
+            kv_scale = store_int8_scales(largest, kv, slot, head - QUERIES, is_kv, block_stride, KV_HEADS, DIM)
     if key_scale is not None:
         kv_scale = tl.where(is_value, value_scale, key_scale)
     store_part(turned_first, query, kv, query_at, kv_at, is_query, is_kv, kv_scale, dim, 0, HALF)
@@ -180,7 +205,8 @@ def rotate_and_store(
     slot_mapping: Tensor,
     scales: KVScales | None = None,
 ) -> Tensor:
-    """`kernels.reference.rotate_and_store`; `scales` where kv_layer is fp8 e4m3. A negative slot stores nowhere. Blocks
+    """`kernels.reference.rotate_and_store`; `scales` where kv_layer is fp8 e4m3. In int8 it is the numbers' part of
+    blocks with scales behind them. A negative slot stores nowhere. Blocks
     of kv_layer may lie apart, as those of a pool with several layers in a block."""
     require_contiguous(qkv, rope.cos, rope.sin, slot_mapping, kv_layer[0])
     tokens, heads, dim = qkv.shape
@@ -203,6 +229,7 @@ def rotate_and_store(
         scales.value if scales else None,
         **shape_of(heads - 2 * kv_heads, kv_heads, dim, half),
         num_warps=warps_of(dim, half),
+        **launch_options(),
     )
     return query
 
@@ -230,6 +257,7 @@ def rotate(query: Tensor, norms: HeadNorms | None, rope: RopeRows) -> Tensor:
         None,
         **shape_of(heads, 0, dim, half),
         num_warps=warps_of(dim, half),
+        **launch_options(),
     )
     return rotated
 

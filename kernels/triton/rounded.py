@@ -11,9 +11,17 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.reference_rounded import GROUP_INPUTS, RoundedWeight
+from kernels.triton.capability import capability_of
 from kernels.triton.rounding import round_tokens
 from kernels.triton.splits import MERGED_TILE, merge_splits_kernel
-from kernels.triton.tuning_products import MOST_PARTIAL_ROWS, ROUNDED_FEW, ROUNDED_MANY, split_tiles
+from kernels.triton.tuning_products import (
+    MOST_PARTIAL_ROWS,
+    ROUNDED_FEW,
+    ROUNDED_MANY,
+    kind_of_codes,
+    split_tiles,
+    tile_on,
+)
 
 INPUTS = tl.constexpr(GROUP_INPUTS)
 
@@ -137,6 +145,9 @@ class RoundedLinear:
         tiles = self.in_features // GROUP_INPUTS
         self._split_tiles = split_tiles(tiles, self.out_features)
         self._splits = -(-tiles // self._split_tiles)
+        kind, capability = kind_of_codes(weight.codes.dtype), capability_of(weight.codes.device)
+        self._few = tile_on(capability, kind, ROUNDED_FEW)
+        self._many = tile_on(capability, kind, ROUNDED_MANY[weight.grouped])
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._product(x, x.dtype)
@@ -152,7 +163,7 @@ class RoundedLinear:
             return output
         partial = self._splits > 1 and rows <= MOST_PARTIAL_ROWS
         sums = x.new_empty((self._splits, rows, columns), dtype=torch.float32) if partial else output
-        launch = ROUNDED_FEW if rows <= ROUNDED_FEW.row_tile else ROUNDED_MANY[weight.grouped]
+        launch = self._few if rows <= self._few.row_tile else self._many
         grid = (
             triton.cdiv(columns, launch.output_tile),
             triton.cdiv(rows, launch.row_tile),

@@ -1,11 +1,11 @@
 """A self-test of a GPU: every op that a model of the Llama architecture uses computes there on random numbers, and is
-compared with its definition, computed in float32 on the CPU.
+compared with its definition, computed in float32 on the CPU; for other models the ops of each part that they have.
 
 It fails on a device that the kernels do not fit, a driver or compiler that breaks one, and a processor that computes
 wrongly. The shapes are those of a common model, so that the kernels which are compiled here are used afterwards.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -16,6 +16,7 @@ from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, Ops, RopeRows, SamplingColumns
 from kernels.reference_ops import ReferenceOps
 from kernels.triton.ops import TritonOps
+from kernels.triton.self_test_parts import PARTS, Computation, ModelPart, Random, Results
 
 TOLERANCE = 3e-2
 """Of the root of the squared errors over that of the squared numbers of a row: some roundings to bfloat16."""
@@ -27,17 +28,23 @@ _QUERIES, _CONTEXTS = (1, 33), (300, 48)
 """Two rows: one that is decoded, over two splits of its context, and one of a prompt."""
 _BLOCKS = sum(-(-context // BLOCK_TOKENS) for context in _CONTEXTS)
 
-Results = Mapping[str, Tensor]
-"""By op, rows of numbers in float32, on the CPU."""
-
 
 def failure_on(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> str | None:
     """The failure of the first op that is wrong on a device, or the error that one raises; None if all are right."""
+    return _failure((_products, _norms, partial(_attention, dtype=dtype), _sampling), device, dtype)
+
+
+def part_failure_on(part: ModelPart, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> str | None:
+    """`failure_on` of the ops of a part that not every model has."""
+    return _failure((PARTS[part],), device, dtype)
+
+
+def _failure(computations: Sequence[Computation], device: torch.device, dtype: torch.dtype) -> str | None:
     try:
-        results = _computed(TritonOps(device, dtype), dtype)
+        results = _computed(computations, TritonOps(device, dtype), dtype)
     except Exception as error:  # of the driver, of Triton's compiler or launcher, of torch
         return f"{type(error).__name__}: {error}"
-    expected = _computed(ReferenceOps(torch.device("cpu"), torch.float32), dtype)
+    expected = _computed(computations, ReferenceOps(torch.device("cpu"), torch.float32), dtype)
     for name, meant in expected.items():
         wrong = _worst_error(results[name], meant)
         if not wrong <= TOLERANCE:  # NaN is not
@@ -45,7 +52,7 @@ def failure_on(device: torch.device, dtype: torch.dtype = torch.bfloat16) -> str
     return None
 
 
-def _computed(ops: Ops, rounded_to: torch.dtype) -> Results:
+def _computed(computations: Sequence[Computation], ops: Ops, rounded_to: torch.dtype) -> Results:
     """The results of each op on the same inputs, which are numbers of `rounded_to`."""
     generator = torch.Generator().manual_seed(0)
 
@@ -54,26 +61,24 @@ def _computed(ops: Ops, rounded_to: torch.dtype) -> Results:
 
     with torch.inference_mode():
         results: dict[str, Tensor] = {}
-        for compute in (_products, _norms, partial(_attention, dtype=rounded_to), _sampling):
+        for compute in computations:
             results |= compute(ops, random)
         return {name: result.float().cpu() for name, result in results.items()}
 
 
-_Random = Callable[..., Tensor]
+def _products(ops: Ops, random: Random) -> Results:
+    product = ops.pack_linear(random(512, 2048, scale=2048**-0.5), None)
+    few, many = product(random(3, 2048)), product(random(17, 2048))
+    return {"a product of few rows": few, "a product": many, "SwiGLU": ops.silu_mul(random(3, 2 * _HIDDEN))}
 
 
-def _products(ops: Ops, random: _Random) -> Results:
-    product = ops.pack_linear(random(256, 512, scale=512**-0.5), None)
-    return {"a product": product(random(3, 512)), "SwiGLU": ops.silu_mul(random(3, 2 * _HIDDEN))}
-
-
-def _norms(ops: Ops, random: _Random) -> Results:
+def _norms(ops: Ops, random: Random) -> Results:
     weight = random(_HIDDEN)
     normed, total = ops.add_rms_norm(random(3, _HIDDEN), random(3, _HIDDEN), weight, 1e-5)
     return {"a norm": ops.rms_norm(random(3, _HIDDEN), weight, 1e-5), "a norm of a sum": normed, "a sum": total}
 
 
-def _attention(ops: Ops, random: _Random, dtype: torch.dtype) -> Results:
+def _attention(ops: Ops, random: Random, dtype: torch.dtype) -> Results:
     """Queries, keys and values of new tokens are rotated and stored, and all attend to what is there."""
     angles = random(sum(_QUERIES), _HEAD_DIM // 2)
     positions = torch.arange(len(angles), device=ops.device).flip(0)
@@ -92,7 +97,7 @@ def _attention(ops: Ops, random: _Random, dtype: torch.dtype) -> Results:
     return {"a rotation": query.flatten(1), "stored KV": kv.flatten(1), "attention": attended.flatten(1)}
 
 
-def _sampling(ops: Ops, random: _Random) -> Results:
+def _sampling(ops: Ops, random: Random) -> Results:
     """A greedy row and a drawn one. Logits are far apart, so that no rounding decides."""
     logits = random(2, _VOCABULARY).float().round() + torch.arange(_VOCABULARY, device=ops.device) / _VOCABULARY / 2
 

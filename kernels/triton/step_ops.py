@@ -34,7 +34,7 @@ class TritonStepOps:
             context_lens=step.context_lens,
             decode_rows=shape.decode_rows,
             decode_queries=shape.decode_queries,
-            extend_queries=shape.extend_queries,
+            extend_tokens=shape.extend_tokens,
             split_starts=split_starts,
             split_capacity=split_capacity,
             counters=counters,

@@ -1,4 +1,4 @@
-"""Launch parameters of the attention kernels on a Hopper GPU: tiles, warps and stages as data.
+"""Launch parameters of the attention kernels: tiles, warps and stages as data.
 
 `num_stages` counts the stages of the loop over keys. Block ids take two before keys and values get any: 5 gives each of
 those two buffers, 3 only one.
@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kernels.triton.attention_tiles import DECODE, EXTEND, FEW_QUERY_ROWS
+from kernels.triton.capability import HOPPER
 from kernels.triton.plan import SPLIT_TOKENS
-
-FEW_QUERY_ROWS, MANY_QUERY_ROWS = 16, 32
-"""Packed rows of a decode kernel: the smallest tile of the tensor cores, and that of rows with drafts."""
 
 MAX_HEAD_DIM = 512
 
@@ -21,68 +20,10 @@ _MERGED_NUMBERS = 512
 """Numbers of a split that are merged at a time: 16 bytes a thread of four warps. Several splits are in flight, and none
 takes many registers."""
 
-# Of a multiprocessor, and of a thread at the most: compute capability 9.0.
+# Of a multiprocessor, and of a thread at the most, of every capability in `LIMITS`.
 _REGISTERS, _REGISTERS_OF_THREAD = 64 * 1024, 255
 _REGISTERS_GRANTED_AT_ONCE = 8
 _WARP_THREADS = 32
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeTile:
-    """A decode kernel: tokens of KV at a time, warps and stages, the same for few and many packed rows.
-
-    They determine how sums are rounded, and a row's result must not depend on whether its neighbours have drafts.
-    few_programs, many_programs: programs that share a multiprocessor; no more than it holds, or the last would start
-    when the others are done. The compiler is limited to the registers of each program's share, and spills none: more
-    programs have more loads in flight, and one's last tile of a split overlaps with another's first.
-    """
-
-    key_tile: int
-    num_warps: int
-    num_stages: int
-    few_programs: int
-    many_programs: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExtendTile:
-    """An extend kernel: packed rows, tokens of KV at a time, warps and stages."""
-
-    query_tile: int
-    key_tile: int
-    num_warps: int
-    num_stages: int
-
-
-# Both by (padded head dimension, bytes of a stored number).
-DECODE = {
-    (64, 1): DecodeTile(64, 4, 5, 4, 4),
-    (64, 2): DecodeTile(64, 4, 5, 4, 3),
-    (64, 4): DecodeTile(32, 4, 5, 3, 1),
-    (128, 1): DecodeTile(64, 4, 5, 3, 2),
-    (128, 2): DecodeTile(64, 4, 5, 3, 2),
-    (128, 4): DecodeTile(32, 4, 5, 1, 1),
-    (256, 1): DecodeTile(32, 4, 5, 3, 2),
-    (256, 2): DecodeTile(32, 4, 5, 3, 2),
-    (256, 4): DecodeTile(16, 8, 5, 1, 1),
-    (512, 1): DecodeTile(16, 8, 5, 2, 1),
-    (512, 2): DecodeTile(16, 8, 5, 2, 1),
-    (512, 4): DecodeTile(16, 8, 5, 1, 1),
-}
-EXTEND = {
-    (64, 1): ExtendTile(128, 64, 8, 5),
-    (64, 2): ExtendTile(128, 64, 4, 5),  # Triton 3.6 makes products of 8 warps wait for one another here
-    (64, 4): ExtendTile(32, 16, 4, 5),
-    (128, 1): ExtendTile(128, 64, 8, 5),
-    (128, 2): ExtendTile(128, 64, 8, 5),
-    (128, 4): ExtendTile(32, 16, 8, 5),
-    (256, 1): ExtendTile(64, 32, 8, 5),
-    (256, 2): ExtendTile(128, 32, 8, 5),
-    (256, 4): ExtendTile(16, 16, 8, 5),
-    (512, 1): ExtendTile(32, 32, 8, 5),  # 64 rows of queries, which warp groups need, would spill
-    (512, 2): ExtendTile(64, 16, 8, 5),  # three tiles each of 32 keys and values would not fit a program
-    (512, 4): ExtendTile(16, 16, 8, 5),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +31,7 @@ class AttentionShape:
     """The compile-time constants of a layer's attention.
 
     group: query heads that share a KV head. window: sliding window in tokens, 0 for none. kv_bytes: bytes of a stored
-    number. cap: softcap of scores, 0 for none.
+    number. cap: softcap of scores, 0 for none. capability: of the GPU, one of `kernels.triton.capability.LIMITS`.
     """
 
     kv_heads: int
@@ -99,6 +40,7 @@ class AttentionShape:
     window: int
     kv_bytes: int
     cap: float = 0.0
+    capability: int = HOPPER
 
     @property
     def padded_dim(self) -> int:
@@ -139,15 +81,14 @@ class Launch:
 def decode_launch(shape: AttentionShape, most_queries: int) -> Launch:
     """The launch for rows of up to `most_queries` tokens. Packed rows that do not fit a tile take several, each of
     which reads KV."""
-    tile = DECODE[shape.padded_dim, shape.kv_bytes]
+    tile = DECODE[shape.capability][shape.padded_dim, shape.kv_bytes]
     few = shape.group * most_queries <= FEW_QUERY_ROWS
-    query_tile = FEW_QUERY_ROWS if few else MANY_QUERY_ROWS
     merged_rows = _MERGED_NUMBERS // shape.padded_dim
     constexprs = _heads(shape) | {
         "CAP": shape.cap,
         "WINDOW": shape.window,
         "SPLIT": SPLIT_TOKENS,
-        "QUERY_TILE": query_tile,
+        "QUERY_TILE": FEW_QUERY_ROWS if few else tile.many_query_rows,
         "KEY_TILE": tile.key_tile,
         "MERGED_ROWS": merged_rows,
         "MERGE_STAGES": 5 if merged_rows > 1 else 4,
@@ -158,7 +99,7 @@ def decode_launch(shape: AttentionShape, most_queries: int) -> Launch:
 
 @lru_cache
 def extend_launch(shape: AttentionShape) -> Launch:
-    tile = EXTEND[shape.padded_dim, shape.kv_bytes]
+    tile = EXTEND[shape.capability][shape.padded_dim, shape.kv_bytes]
     constexprs = _heads(shape) | {
         "CAP": shape.cap,
         "WINDOW": shape.window,

@@ -1,15 +1,18 @@
-"""Launch parameters of attention over latents on a Hopper GPU.
+"""Launch parameters of attention over latents.
 
 Found by compiling alone: `python -m kernels.triton.report latent` shows registers and shared memory. Scores are
 products of single warps: warp groups would need 64 tokens of KV at a time, of which no two tiles fit a program.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kernels.triton.attention_tiles import FEW_QUERY_ROWS
+from kernels.triton.capability import HOPPER
 from kernels.triton.plan import SPLIT_TOKENS
 from kernels.triton.tiles import tile_above
-from kernels.triton.tuning import FEW_QUERY_ROWS, Launch
+from kernels.triton.tuning import Launch
 
 _LEAST_TILE = 16
 """The least side of a matrix product."""
@@ -37,8 +40,17 @@ class LatentTile:
     few_programs: int
 
 
-LATENTS = {2: LatentTile(32, 32, 64, 2), 4: LatentTile(16, 16, 16, 1)}
-"""By bytes of a stored number."""
+_HOPPER: Mapping[int, LatentTile] = {2: LatentTile(32, 32, 64, 2), 4: LatentTile(16, 16, 16, 1)}
+_ONE_WARP_PRODUCTS: Mapping[int, LatentTile] = {2: LatentTile(32, 16, 16, 1), 4: LatentTile(16, 16, 16, 1)}
+LATENTS: Mapping[int, Mapping[int, LatentTile]] = {
+    80: _ONE_WARP_PRODUCTS,
+    86: _ONE_WARP_PRODUCTS,
+    89: _ONE_WARP_PRODUCTS,
+    HOPPER: _HOPPER,
+    100: _HOPPER,
+    120: _ONE_WARP_PRODUCTS,
+}
+"""By capability, and bytes of a stored number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +58,24 @@ class LatentShape:
     """The compile-time constants of a layer's attention over latents.
 
     heads: query heads, which share a key. rotated, rank: dimensions of a stored key, as in
-    `engine.models.latent.LatentConfig`. kv_bytes: bytes of a stored number.
+    `engine.models.latent.LatentConfig`. kv_bytes: bytes of a stored number. capability: of the GPU, as in
+    `kernels.triton.tuning.AttentionShape`.
     """
 
     heads: int
     rotated: int
     rank: int
     kv_bytes: int
+    capability: int = HOPPER
 
     @property
     def rank_tile(self) -> int:
         """Dimensions of a tile of latents, a power of two; those past the latent's are masked."""
         return max(_LEAST_TILE, tile_above(self.rank))
+
+    @property
+    def tile(self) -> LatentTile:
+        return LATENTS[self.capability][self.kv_bytes]
 
     @property
     def constexprs(self) -> dict[str, float]:
@@ -68,7 +86,7 @@ class LatentShape:
             "RANK": self.rank,
             "ROTATED_TILE": max(_LEAST_TILE, tile_above(self.rotated)),
             "RANK_TILE": self.rank_tile,
-            "KEY_TILE": LATENTS[self.kv_bytes].key_tile,
+            "KEY_TILE": self.tile.key_tile,
         }
 
 
@@ -76,7 +94,7 @@ class LatentShape:
 def latent_decode_launch(shape: LatentShape, most_queries: int) -> Launch:
     """The launch for rows of up to `most_queries` tokens. Packed rows that do not fit a tile take several, which read
     the same KV at about the same time."""
-    tile = LATENTS[shape.kv_bytes]
+    tile = shape.tile
     few = shape.heads * most_queries <= FEW_QUERY_ROWS
     own = {
         "JOINED": JOINED_SPLITS,
@@ -88,7 +106,7 @@ def latent_decode_launch(shape: LatentShape, most_queries: int) -> Launch:
 
 @lru_cache
 def latent_extend_launch(shape: LatentShape) -> Launch:
-    own = {"QUERY_TILE": LATENTS[shape.kv_bytes].extend_query_rows}
+    own = {"QUERY_TILE": shape.tile.extend_query_rows}
     return Launch(shape.constexprs | own, _WARPS, _STAGES)
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,12 +15,26 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'turnpike[gpu]'")
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import attention, end_to_end, golden, limits, names, peers, products, profile, report, smoke, sweep
+from benchmarks.gpu import (
+    attention,
+    dependent_launch,
+    end_to_end,
+    golden,
+    limits,
+    names,
+    peers,
+    products,
+    profile,
+    report,
+    smoke,
+    sweep,
+)
 from benchmarks.gpu.checks import attention as attention_checks
 from benchmarks.gpu.checks import (
     delta,
     elementwise,
     graphs,
+    int8_kv,
     latents,
     sampling,
     share_that_differs,
@@ -35,7 +50,7 @@ from benchmarks.gpu.scale import FULL, SMALL
 from benchmarks.gpu.stage import Outcome, Stage, Status, read_outcomes
 from benchmarks.gpu.stepping import Stepper
 from engine.checkpoints.huggingface.config import config_from_json
-from kernels.triton import tuning
+from kernels.triton.attention_tiles import DECODE, EXTEND
 from kernels.weights import KVScales
 from tests.engine.execution.device.harness import rerun
 
@@ -52,7 +67,9 @@ def assert_all(stage: Stage, status: Status, at_least: int) -> None:
     assert len(stage.outcomes) >= at_least
 
 
-@pytest.mark.parametrize("run", [delta.run, elementwise.run, latents.run, product_checks.run, sampling.run, step.run])
+@pytest.mark.parametrize(
+    "run", [delta.run, elementwise.run, int8_kv.run, latents.run, product_checks.run, sampling.run, step.run]
+)
 def test_checks_pass_where_kernels_are_right(stage: Stage, run: object) -> None:
     run(stage)  # type: ignore[operator]
     assert_all(stage, "passed", 5)
@@ -82,7 +99,7 @@ def test_a_kernel_that_is_wrong_fails_its_check(stage: Stage, monkeypatch: pytes
 
 def test_golden_text_and_logits(stage: Stage) -> None:
     golden.run(stage, ["qwen3"])
-    assert_all(stage, "passed", 3)
+    assert_all(stage, "passed", 5)
 
 
 def test_limits_and_attention_are_measured(stage: Stage) -> None:
@@ -97,11 +114,13 @@ def test_limits_and_attention_are_measured(stage: Stage) -> None:
 def test_products_are_measured_and_set_against_plain_ones(stage: Stage) -> None:
     limits.run(stage)
     products.run(stage)
-    assert_all(stage, "measured", 2 + 2 * 2 * 3)
+    assert_all(stage, "measured", 2 + 2 * 2 * 3 + 2)
     outcomes = [
         replace(each, stage=names.LIMITS if index < 2 else names.PRODUCTS) for index, each in enumerate(stage.outcomes)
     ]
     rows = {row.name: row for row in report.rows_of(report.Figures(outcomes), SMALL)}
+    assert rows[f"{names.product(names.FEW_ROWS, 1)}, over {names.PLAIN}"].ratio
+    assert names.product(names.FEW_ROWS, 65) not in {name.split(", of")[0] for name in rows}
     for kind in names.QUANTISED[:2]:
         name = names.product(kind, 1)
         assert rows[f"{name}, of {names.COPY}"].ratio
@@ -111,11 +130,11 @@ def test_products_are_measured_and_set_against_plain_ones(stage: Stage) -> None:
 
 
 def test_candidates_are_checked_and_the_shipped_tile_comes_back(stage: Stage) -> None:
-    before = dict(tuning.DECODE), dict(tuning.EXTEND)
+    before = deepcopy((DECODE, EXTEND))
     sweep.check(stage)
     assert_all(stage, "passed", 4)
     sweep._sweep_extend(stage)
-    assert (dict(tuning.DECODE), dict(tuning.EXTEND)) == before
+    assert before == (DECODE, EXTEND)
     assert stage.outcomes[-1].name.endswith("best over shipped")
 
 
@@ -145,6 +164,17 @@ def test_graphs_that_cannot_be_captured_leave_a_figure(stage: Stage, monkeypatch
     status = {each.name: each.status for each in stage.outcomes}
     assert status["steps recorded"] == "failed"
     assert {status[name] for name in (names.EAGER, names.ALONE, names.SATURATED)} == {"measured"}
+
+
+def test_dependent_launch_is_measured_against_launch_as_usual(stage: Stage) -> None:
+    dependent_launch.run(stage)
+    outcomes = {each.name: each for each in stage.outcomes if ": " not in each.name}
+    assert {each.name for each in outcomes.values() if each.status == "measured"} == {names.ALONE, names.DEPENDENT}
+    same = next(each for each in stage.outcomes if each.name == f"{names.DEPENDENT}: tokens that differ")
+    assert same.status == "passed"
+    moved = [replace(each, stage=names.DEPENDENT_LAUNCH) for each in stage.outcomes]
+    rows = {row.name: row for row in report.rows_of(report.Figures(moved), SMALL)}
+    assert rows[f"tiny, {names.DEPENDENT}, over {names.ALONE}"].ratio
 
 
 def test_idle_time_between_kernels() -> None:

@@ -22,6 +22,16 @@ def test_launches_of_a_layer_are_those_of_every_further_layer(launches: cost.Lau
     assert min(launches.layer.values()) > 0
 
 
+def test_a_draft_takes_no_more_launches_than_a_step(launches: cost.Launches) -> None:
+    """The layers' are those of a step. Outside there are no upload, no check of hidden states and no results: the rows
+    are on the device, and its drafts are read after the last one."""
+    draft = cost.draft_launches()
+    assert draft.layer == launches.layer
+    more = {name: count - launches.outside.get(name, 0) for name, count in draft.outside.items()}
+    assert {name for name, count in more.items() if count > 0} == set()
+    assert sum(draft.outside.values()) < sum(launches.outside.values()) - 3
+
+
 def test_latent_attention_takes_three_products_more() -> None:
     """The queries' absorption and the heads' values are a launch each for all heads; of queries and keys one rotates
     and stores. A latent of queries would add a product and a norm."""

@@ -18,17 +18,17 @@ GIB = 2**30
 
 
 def test_a_gpu_gives_what_weights_and_steps_leave_of_the_engines_part() -> None:
-    memory = DeviceMemory(total_bytes=141 * GIB, taken_bytes=17 * GIB, step_bytes=3 * GIB)
+    memory = DeviceMemory(total_bytes=141 * GIB, taken_bytes=17 * GIB, step_bytes=2 * GIB, graph_bytes=GIB)
     expected = int(141 * GIB * DEVICE_SHARE) - 20 * GIB
     assert device_budget(memory, 1.0).kv_bytes == expected
     assert device_budget(memory, 0.5).kv_bytes == expected // 2
     reason = device_budget(memory, 0.5).reason
     assert reason.startswith("50% of: 92% of the GPU's 141.00 GiB, less 17.00 GiB taken")
-    assert "3.00 GiB for the largest steps" in reason
+    assert "2.00 GiB for the largest steps and 1.00 GiB for CUDA graphs" in reason
 
 
 def test_a_gpu_that_is_full_gives_nothing() -> None:
-    memory = DeviceMemory(total_bytes=16 * GIB, taken_bytes=15 * GIB, step_bytes=3 * GIB)
+    memory = DeviceMemory(total_bytes=16 * GIB, taken_bytes=15 * GIB, step_bytes=3 * GIB, graph_bytes=0)
     budget = device_budget(memory, 1.0)
     assert budget.kv_bytes == 0
     with pytest.raises(

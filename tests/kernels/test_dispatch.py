@@ -18,7 +18,15 @@ from kernels.cpu import native
 from kernels.cpu.native import Level
 from kernels.cpu.native_ops import NativeOps, computes_natively
 from kernels.cpu.ops import CpuOps
-from kernels.dispatch import Device, DeviceUnavailable, KVDtype, gpu_memory_bytes, select_ops, takes_gpu
+from kernels.dispatch import (
+    Device,
+    DeviceUnavailable,
+    KVDtype,
+    check_parts,
+    gpu_memory_bytes,
+    select_ops,
+    takes_gpu,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,9 +57,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def nothing_known() -> Iterator[None]:
     """Each test looks for the GPU itself."""
-    gpu_module.cuda_flaw.cache_clear()
+    caches = gpu_module.cuda_flaw, gpu_module.part_flaw
+    for cache in caches:
+        cache.cache_clear()
     yield
-    gpu_module.cuda_flaw.cache_clear()
+    for cache in caches:
+        cache.cache_clear()
 
 
 @pytest.fixture
@@ -103,15 +114,17 @@ def test_a_gpu_without_floats_of_8_bits_expands_them(monkeypatch: pytest.MonkeyP
     assert not ops.takes_blocks("fp8", 4096)
     assert not ops.takes_blocks("e4m3_128", 4096)
     assert ops.takes_blocks("int8", 4096)
-    with pytest.raises(DeviceUnavailable, match=r"kv_dtype fp8 needs a GPU of .* 8\.9 or more: Some GPU has 8\.0"):
+    with pytest.raises(
+        DeviceUnavailable, match=r"kv_dtype fp8 needs a GPU of .* 8\.9 or more: Some GPU has 8\.0; use kv_d.* int8"
+    ):
         select_ops(None, None, "cuda", "fp8")
 
 
 @pytest.mark.usefixtures("gpu")
-def test_int8_kv_is_a_cpus_with_the_native_library() -> None:
+def test_int8_kv_is_a_gpus_or_a_cpus_with_the_native_library(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
-    with pytest.raises(DeviceUnavailable, match="kv_dtype int8 is for a CPU"):
-        select_ops(None, None, "cuda", "int8")
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: "a GPU")
+    assert select_ops(None, None, "cuda", "int8").describe()["kv dtype"] == "int8"
     with pytest.raises(DeviceUnavailable, match="kv_dtype int8 needs dtype bfloat16"):
         select_ops("float32", 1, "cpu", "int8")
 
@@ -160,6 +173,24 @@ def test_a_gpu_that_fails_its_self_test_is_not_used(
     ]
     with pytest.raises(DeviceUnavailable, match="attention is wrong"):
         select_ops(None, None, "cuda")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_part_of_a_model_whose_kernels_fail_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is tested once."""
+    self_test = pytest.importorskip("kernels.triton.self_test")
+    tested: list[str] = []
+
+    def failure_on(part: str, *_: object) -> str | None:
+        tested.append(part)
+        return "values of latents are wrong" if part == "latents" else None
+
+    monkeypatch.setattr(self_test, "part_failure_on", failure_on)
+    check_parts([])
+    check_parts(["experts"])
+    with pytest.raises(DeviceUnavailable, match=r"kernels for latents that .*: values .* wrong; use device cpu"):
+        check_parts(["experts", "latents"])
+    assert tested == ["experts", "latents"]
 
 
 @pytest.mark.usefixtures("gpu", "no_triton")

@@ -36,7 +36,7 @@ def _check(stage: Stage, capture: Capture | None) -> None:
         window=_WINDOW,
         step_tokens=_WINDOW,
     )
-    stepper.runner.capture_graphs(capture or CudaCapture(), drafts=True)
+    stepper.runner.capture_graphs(capture or CudaCapture(), stepper.runner.graph_sizes(drafts=True))
     for _ in range(slots):
         tokens = _SHORTEST + int(torch.randint(0, chunk, (1,), generator=stage.generator, device=stage.device))
         prompt = torch.randint(0, model.config.vocab_size, (tokens,), generator=stage.generator, device=stage.device)

@@ -1,4 +1,4 @@
-"""Products with quantised weights, and mixtures of experts, against their meaning in plain torch."""
+"""Products of few rows, those with quantised weights, and mixtures of experts, against their meaning in plain torch."""
 
 from functools import partial
 
@@ -11,6 +11,7 @@ from benchmarks.gpu.stage import Stage
 from kernels import reference
 from kernels.reference_ops import ReferenceOps
 from kernels.triton import activation
+from kernels.triton.few_rows import PlainLinear
 from kernels.triton.mixture import mixture
 from kernels.triton.routing import route
 from kernels.weights import PLAIN_ROUTING, RoutingRule
@@ -24,12 +25,18 @@ _RULES = {
     "a softmax router with groups": RoutingRule("softmax", 16.0, groups=8, groups_per_token=3),
 }
 
+_TIMES_ALONE = 20
+
 _ROUNDED_TOLERANCE = 5e-2
 """Of products whose inputs are rounded: a quotient between two codes may go to either."""
 
 
 def run(stage: Stage) -> None:
     scale, dtype = stage.scale, stage.scale.dtypes[0]
+    for of_product in scale.dtypes:
+        for rows in scale.few_rows:
+            title = f"product with plain numbers, {rows} rows, {of_product}"
+            stage.attempt(title, partial(_check_few_rows, stage, title, rows, of_product))
     for kind in KINDS:
         if kind.rounds and not scale.fp8_stores:
             continue
@@ -45,6 +52,23 @@ def run(stage: Stage) -> None:
 
 def _random(stage: Stage, *shape: int) -> Tensor:
     return torch.randn(shape, generator=stage.generator, device=stage.device)
+
+
+def _check_few_rows(stage: Stage, title: str, rows: int, dtype: torch.dtype) -> None:
+    """Splits are added by the program that is done last, each time another one; among others rows are what they are
+    alone."""
+    out_features, in_features = stage.scale.checked_product
+    weight, bias = _random(stage, out_features, in_features).to(dtype), _random(stage, out_features).to(dtype)
+    x = _random(stage, rows, in_features).to(dtype)
+    linear = PlainLinear(weight, bias)
+    with poisoned_memory():
+        actual = linear.by_kernel(x, torch.float32)
+    expected = reference.linear(x.double(), weight.double(), bias.double())
+    stage.checked(title, worst_row_error(actual, expected), TOLERANCE[dtype])
+    with poisoned_memory():
+        alone = [linear.by_kernel(x[-1:].clone(), torch.float32)[0] for _ in range(_TIMES_ALONE)]
+    worst = max(share_that_differs(each, actual[-1]) for each in alone)
+    stage.checked(f"{title}: the last alone, {_TIMES_ALONE} times", worst, 0.0, "must be the same")
 
 
 def _check_product(stage: Stage, title: str, kind: ProductKind, rows: int, dtype: torch.dtype) -> None:

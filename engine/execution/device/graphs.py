@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 
+from engine.config import BLOCK_TOKENS
+
 _Output = TypeVar("_Output")
 
 _SMALL_SIZES = (1, 2, 4)
@@ -63,6 +65,8 @@ class GraphSizes:
 
 
 NO_GRAPHS = GraphSizes((), 0)
+SMALLEST_GRAPH = GraphSizes((1,), BLOCK_TOKENS)
+SMALLEST_GRAPH = GraphSizes((1,), BLOCK_TOKENS)
 
 
 def row_sizes(num_slots: int) -> tuple[int, ...]:
@@ -80,6 +84,14 @@ def graph_sizes(num_slots: int, context_tokens: int, *, drafts: bool) -> GraphSi
     few = tuple(size for size in rows if size <= _DRAFTED_ROWS and size.bit_count() == 1)
     # No more tokens, and so no more memory for logits, than the largest graph without drafts or few.
     return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], _DRAFTED_ROWS))
+
+
+def draft_model_sizes(num_slots: int, context_tokens: int) -> GraphSizes:
+    """The sizes of a draft model's steps: of one token a row, or two where all drafts of the last step were
+    accepted."""
+    needed = row_sizes(num_slots)
+    rows = tuple(size for size in needed if size <= _DRAFTED_ROWS and size.bit_count() == 1)
+    return GraphSizes(rows, context_tokens, rows, (2,), 2 * rows[-1])
 
 
 class Capture(Protocol):

@@ -58,13 +58,24 @@ class StepInputs:
         return [Row(*line[: len(Row._fields)]) for line in self.words.tolist()]
 
 
-def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes, state_saves: Sequence[StateSave] = ()) -> StepInputs:
-    """Order a plan's rows, and pad them to a graph's size where they fit one."""
-    keyed = sorted((not _decodes(row), row.start + row.tokens, place) for place, row in enumerate(planned))
+def arrange(
+    planned: Sequence[ScheduledRow],
+    graphs: GraphSizes,
+    state_saves: Sequence[StateSave] = (),
+    *,
+    decode_tokens: int = 1,
+) -> StepInputs:
+    """Order a plan's rows, and pad them to a graph's size where they fit one. `decode_tokens`: the most tokens of a
+    decode row, besides its drafts."""
+
+    def decodes(row: ScheduledRow) -> bool:
+        return row.tokens <= decode_tokens + len(row.drafts)
+
+    keyed = sorted((not decodes(row), row.start + row.tokens, place) for place, row in enumerate(planned))
     order = [place for _, _, place in keyed]
     rows = [planned[i] for i in order]
     places = sorted(range(len(order)), key=order.__getitem__)
-    decoding = [row for row in rows if _decodes(row)]
+    decoding = [row for row in rows if decodes(row)]
     context_tokens = sum(row.start + row.tokens for row in decoding)
     most_queries = max((row.tokens for row in decoding), default=0)
     key = graphs.key_for(len(rows), most_queries, context_tokens) if len(decoding) == len(rows) else None
@@ -77,12 +88,14 @@ def arrange(planned: Sequence[ScheduledRow], graphs: GraphSizes, state_saves: Se
         words = encoded(lines + padding_rows(key)[len(rows) :])
         starts = [(place + 1) * key.tokens_each - 1 - len(row.drafts) for place, row in enumerate(rows)]
         return StepInputs(rows, order, places, words, starts, replayed_shape(key, graphs), key, context_tokens, saves)
+    extending = [row.tokens for row in rows[len(decoding) :]]
     shape = StepShape(
         rows=len(rows),
         tokens=sum(row.tokens for row in rows),
         decode_rows=len(decoding),
         decode_queries=most_queries,
-        extend_queries=max((row.tokens for row in rows[len(decoding) :]), default=0),
+        extend_queries=max(extending, default=0),
+        extend_tokens=sum(extending),
         decode_context_tokens=context_tokens,
     )
     starts = [0, *accumulate(1 + len(row.drafts) for row in rows)][:-1]
@@ -120,6 +133,7 @@ def replayed_shape(key: GraphKey, graphs: GraphSizes) -> StepShape:
         decode_rows=key.rows,
         decode_queries=key.tokens_each,
         extend_queries=0,
+        extend_tokens=0,
         decode_context_tokens=graphs.context_of(key),
         tokens_each=key.tokens_each,
     )
@@ -134,11 +148,6 @@ def padding_rows(key: GraphKey) -> list[Row]:
     """The encoded rows of a step that consists of padding rows only."""
     tokens = key.tokens_each
     return [Row(slot=-1, start=0, tokens=tokens, drafts=0, draws=0, first=index * tokens) for index in range(key.rows)]
-
-
-def _decodes(row: ScheduledRow) -> bool:
-    """Whether the row consists of a request's last token and the drafts that follow it."""
-    return row.tokens == 1 + len(row.drafts)
 
 
 def _lines(rows: Sequence[ScheduledRow], tokens_each: int) -> list[Row]:

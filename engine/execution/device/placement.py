@@ -1,30 +1,58 @@
 """Places a model on a GPU: measures the memory of its largest steps, which determines the KV memory."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import CudaCapture, row_sizes
+from engine.execution.device.graphs import SMALLEST_GRAPH, Capture, CudaCapture, row_sizes
 from engine.execution.device.runner import DeviceRunner
+from engine.grammar.allowed import AllowedTokens
 from engine.memory.kv_memory import DeviceMemory
 from engine.models.transformer import Transformer
 from engine.request import MAX_TOP_LOGPROBS, PREMIUM, Request, SamplingParams
-from engine.scheduling.plan import ScheduledRow, StepPlan
+from engine.scheduling.plan import BlockCopy, ScheduledRow, StepPlan
 from kernels.step import StepOps
 
 logger = logging.getLogger(__name__)
 
+_Output = TypeVar("_Output")
+
 _EVERYTHING = SamplingParams(
-    top_p=0.5, presence_penalty=1.0, logprobs=MAX_TOP_LOGPROBS, prompt_logprobs=MAX_TOP_LOGPROBS
+    top_p=0.5,
+    presence_penalty=1.0,
+    logit_bias={0: 1.0},
+    logprobs=MAX_TOP_LOGPROBS,
+    prompt_logprobs=MAX_TOP_LOGPROBS,
 )
-"""Sampling parameters that use every feature that takes memory."""
+"""Sampling parameters that use every feature that takes memory, or a kernel of its own."""
 
 
-def measure_memory(model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int) -> DeviceMemory:
-    """Run the largest steps of a loaded model and measure the memory they take besides its weights.
+@dataclass(frozen=True, slots=True)
+class DraftSteps:
+    """The steps of a draft model that take most memory. `capture` captures the smallest of its `num_graphs` CUDA
+    graphs."""
+
+    largest: Sequence[Callable[[], None]]
+    capture: Callable[[Capture], None]
+    num_graphs: int
+
+
+def measure_memory(
+    model: Transformer,
+    step_ops: StepOps,
+    config: SchedulerConfig,
+    window: int,
+    draft_steps: DraftSteps | None = None,
+    *,
+    drafts: bool,
+) -> DeviceMemory:
+    """Run the largest steps of a loaded model and measure the memory they take besides its weights. `drafts`: whether
+    rows will have drafts. `draft_steps`: of its draft model, counted in addition.
 
     Slots are included. A full decode step counts twice, as CUDA graphs have memory of their own.
 
@@ -41,29 +69,77 @@ def measure_memory(model: Transformer, step_ops: StepOps, config: SchedulerConfi
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     with device_errors():
         step_bytes = with_steps(decode=False) + with_steps(decode=True)
+        graph_bytes = measure_graphs(_small_runner(model, step_ops, config, window, 1), device, drafts=drafts)
+        if draft_steps is not None:
+            step_bytes += sum(_peak_bytes(device, run) for run in draft_steps.largest)
+            graph_bytes += _bytes_of_graph(draft_steps.capture, device) * draft_steps.num_graphs
     torch.cuda.empty_cache()
-    return DeviceMemory(total_bytes, total_bytes - free_bytes, step_bytes)
+    return DeviceMemory(total_bytes, total_bytes - free_bytes, step_bytes, graph_bytes)
 
 
 def run_largest_step(
     model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int, *, decode: bool
 ) -> None:
-    """Run the step that takes most memory: the maximum of tokens, with a draw for every slot. Of a model with recurrent
-    layers all rows share a state.
+    """Run the step that takes most memory and launches most kernels: the maximum of tokens, with a draw for every slot.
+    Of a model with recurrent layers all rows share a state.
 
     With `decode`, run the largest step that a graph can replay instead.
     """
-    plan = largest_step(config, window, decode=decode)
+    plan = largest_step(config, window, decode=decode, groups=model.kv_groups)
     blocks = 1 + max(max(row.request.block_table) for row in plan.rows)
-    runner = DeviceRunner(
+    masked, *_ = plan.rows
+    masked.request.matcher = AllowedTokens((0,), model.config.vocab_size)
+    _small_runner(model, step_ops, config, window, blocks).execute(plan).result()
+
+
+def measure_graphs(runner: DeviceRunner, device: torch.device, *, drafts: bool) -> int:
+    """Bytes that the CUDA graphs of a model take in addition to the memory that they share: those of the smallest,
+    times their number. 0 if they cannot be captured."""
+    own = _bytes_of_graph(lambda capture: runner.capture_graphs(capture, SMALLEST_GRAPH), device)
+    return own * len(runner.graph_sizes(drafts=drafts).keys)
+
+
+def _bytes_of_graph(capture_graph: Callable[[Capture], None], device: torch.device) -> int:
+    measured = _MeasuredCapture(CudaCapture(), device)
+    try:
+        capture_graph(measured)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        torch.cuda.synchronize(device)  # fails if the device is lost
+        return 0
+    return measured.graph_bytes
+
+
+class _MeasuredCapture:
+    """Captures everything twice. A second graph of the same launches adds what is its own alone."""
+
+    def __init__(self, capture: Capture, device: torch.device) -> None:
+        self._capture, self._device = capture, device
+        self._kept: list[Callable[[], object]] = []
+        self.graph_bytes = 0
+
+    def __call__(self, compute: Callable[[], _Output]) -> Callable[[], _Output]:
+        self._kept.append(self._capture(compute))
+        before = _free_bytes(self._device)
+        again = self._capture(compute)
+        self.graph_bytes += max(0, before - _free_bytes(self._device))
+        self._kept.append(again)
+        return again
+
+
+def _small_runner(
+    model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int, num_blocks: int
+) -> DeviceRunner:
+    """A runner with all slots and hardly any KV."""
+    return DeviceRunner(
         model,
         step_ops,
-        num_blocks=blocks,
+        num_blocks=num_blocks,
         num_slots=config.max_running,
         max_model_len=window,
         num_states=0 if model.config.linear is None else 1,
     )
-    runner.execute(plan).result()
 
 
 def place(
@@ -94,19 +170,28 @@ def place(
             max_model_len=max_model_len,
             num_states=num_states,
         )
-        before = _free_bytes(model.ops.device)
-        try:
-            runner.capture_graphs(CudaCapture(), drafts=drafts)
-            free = _free_bytes(model.ops.device)
-            logger.info(
-                "CUDA graphs take %.0f MiB; %.0f MiB of the GPU are free", (before - free) / 2**20, free / 2**20
-            )
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:
-            torch.cuda.synchronize(model.ops.device)  # fails if the device is lost
-            logger.warning("CUDA graphs cannot be captured, so each step costs milliseconds of launches: %s", error)
+        sizes = runner.graph_sizes(drafts=drafts)
+        try_capture(model.ops.device, lambda capture: runner.capture_graphs(capture, sizes))
     return runner
+
+
+def try_capture(device: torch.device, capture_graphs: Callable[[Capture], None]) -> None:
+    """Capture CUDA graphs. A capture that fails costs speed alone.
+
+    Raises:
+        torch.OutOfMemoryError: the graphs do not fit.
+        torch.AcceleratorError: the capture broke the device.
+    """
+    before = _free_bytes(device)
+    try:
+        capture_graphs(CudaCapture())
+        free = _free_bytes(device)
+        logger.info("CUDA graphs take %.0f MiB; %.0f MiB of the GPU are free", (before - free) / 2**20, free / 2**20)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        torch.cuda.synchronize(device)  # fails if the device is lost
+        logger.warning("CUDA graphs cannot be captured, so each step costs milliseconds of launches: %s", error)
 
 
 def _free_bytes(device: torch.device) -> int:
@@ -114,8 +199,9 @@ def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0]
 
 
-def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepPlan:
-    """A plan with a row in every slot. All rows share dummy blocks; their KV is never read."""
+def largest_step(config: SchedulerConfig, window: int, *, decode: bool, groups: int = 1) -> StepPlan:
+    """A plan for a model with `groups` of KV: a row in every slot, and a copy of a block. All rows share dummy blocks;
+    their KV is never read."""
     rows = min(config.max_running, row_sizes(config.max_running)[-1]) if decode else config.max_running
     max_tokens = min(config.chunk_tokens, window)
     spare = 0 if decode else config.step_tokens - rows
@@ -124,11 +210,14 @@ def largest_step(config: SchedulerConfig, window: int, *, decode: bool) -> StepP
         tokens = min(max_tokens, 1 + spare)
         spare -= tokens - 1
         blocks = list(range(-(-tokens // BLOCK_TOKENS)))
-        scheduled.append(ScheduledRow(_request(slot, tokens, blocks), 0, tokens, True))
-    return StepPlan(0, tuple(scheduled))
+        request = demanding_request(slot, tokens, blocks)
+        request.window_tables = [blocks] * (groups - 1)
+        scheduled.append(ScheduledRow(request, 0, tokens, True))
+    return StepPlan(0, tuple(scheduled), copies=(BlockCopy(0, 0),))
 
 
-def _request(slot: int, tokens: int, blocks: list[int]) -> Request:
+def demanding_request(slot: int, tokens: int, blocks: list[int]) -> Request:
+    """A request in a slot that uses every feature that takes memory."""
     request = Request(
         id=f"largest step, slot {slot}",
         tokens=[0] * tokens,

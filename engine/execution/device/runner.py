@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.execution.device.counts import DeviceCounts
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, graph_sizes, row_sizes
+from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, graph_sizes, row_sizes
 from engine.execution.device.inputs import StepInputs, arrange, continued, encoded, padding_rows, replayed_shape
 from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.masks import DrawMasks, grammar_masks
@@ -27,6 +27,7 @@ from engine.models.transformer import Transformer
 from engine.scheduling.plan import BlockCopy, LaunchStats, PendingStep, StepPlan
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
+from kernels.ops import AttentionPlan
 from kernels.step import StepOps, StepShape, StepTensors
 
 _SHARED = 4
@@ -79,6 +80,7 @@ class DeviceRunner:
                 max_model_len=max_model_len,
                 vocab_size=self._vocab_size,
                 num_states=num_states,
+                groups=model.kv_groups,
             )
         self._sampler = DeviceSampler(model.ops, step_ops, self._slots)
         self._pooler = Pooler(DeviceSums())
@@ -102,12 +104,17 @@ class DeviceRunner:
     def expert_tokens(self) -> tuple[int, ...]:
         return self._expert_tokens.read()
 
+    def graph_sizes(self, *, drafts: bool) -> GraphSizes:
+        """The sizes of the steps to replay, also of those with drafts if there will be `drafts`."""
+        # Tokens that fill a row up would advance a recurrent state again, and read blocks that windows have passed.
+        fills = self._states is None and self._model.kv_groups == 1
+        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and fills)
+
     @torch.inference_mode()
-    def capture_graphs(self, capture: Capture, *, drafts: bool = False) -> None:
-        """Capture decode steps of all sizes, also those with drafts if there will be `drafts`. Called once, between
-        steps. If it fails, no step is replayed."""
-        # Tokens that fill a row up would advance a recurrent state a second time.
-        sizes = graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and self._states is None)
+    def capture_graphs(self, capture: Capture, sizes: GraphSizes | None = None) -> None:
+        """Capture decode steps of these sizes; None: of all without drafts. Called between steps. If it fails, no step
+        is replayed."""
+        sizes = sizes or self.graph_sizes(drafts=False)
         tokens = max(key.rows * key.tokens_each for key in sizes.keys)
         tensors = StepTensors.empty(sizes.rows[-1], tokens, self._device)
         graphs: dict[GraphKey, ReplayedStep] = {}
@@ -260,14 +267,25 @@ class DeviceRunner:
     ) -> Forwarded:
         """Launch the model on the rows that are loaded; samples after each row or, with `draws`, after drafts too. The
         launches depend on `shape` only."""
-        sequences = self._slots.sequences
-        self._step_ops.derive(self._slots.rows[: shape.rows], sequences, tensors, shape)
-        plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
-        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states)
+        plan, *window_plans = self._attention_plans(tensors, shape)
+        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans)
         if draws is None:
             draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
         finite = draws.of_rows(self._step_ops.finite_rows(hidden, tensors.query_starts))
         return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden)))
+
+    def _attention_plans(self, tensors: StepTensors, shape: StepShape) -> list[AttentionPlan]:
+        """Derive the step's tensors from its rows: the plan of each group of KV. All but the slots of the tokens is the
+        same in each group."""
+        ops, rows, sequences = self._step_ops, self._slots.rows[: shape.rows], self._slots.sequences
+        plans = []
+        for number, tables in enumerate((sequences.block_tables, *sequences.window_tables)):
+            of_group = tensors
+            if number:
+                of_group = replace(tensors, slot_mapping=torch.empty_like(tensors.slot_mapping))
+            ops.derive(rows, replace(sequences, block_tables=tables), of_group, shape)
+            plans.append(ops.plan_attention(of_group, tables, shape))
+        return plans
 
     def _embeddings(self, inputs: StepInputs, hidden: Tensor) -> Mapping[int, Tensor]:
         """Embeddings of the prompts that the step completes, by index of their row."""

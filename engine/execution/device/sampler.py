@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,13 +11,12 @@ from torch import Tensor
 from engine.execution.device.draws import Draws, counting_drafts
 from engine.execution.device.logprobs import measure
 from engine.execution.device.masks import DrawMasks
-from engine.execution.device.slots import DeviceSlots
 from engine.execution.device.staging import on_device
 from engine.execution.logprobs import Scores
 from engine.execution.slots import uses_counts
 from engine.scheduling.plan import ScheduledRow
-from kernels.ops import LogitEdits, Ops
-from kernels.step import StepOps
+from kernels.ops import LogitEdits, Ops, SlotSampling
+from kernels.step import Sequences, StepOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,21 @@ class Drawn:
     scores: Scores[Tensor] | None = None
 
 
+class SampledSlots(Protocol):
+    """The sampling columns of slots, and the sequences that drawn tokens are stored in."""
+
+    @property
+    def columns(self) -> SlotSampling: ...
+
+    @property
+    def sequences(self) -> Sequences: ...
+
+
 class DeviceSampler:
     """Samples a token for each row and stores it in the row's sequence, where the next step reads it. For a row with
     drafts, also samples after each draft and leaves the sequence to the host."""
 
-    def __init__(self, ops: Ops, step_ops: StepOps, slots: DeviceSlots) -> None:
+    def __init__(self, ops: Ops, step_ops: StepOps, slots: SampledSlots) -> None:
         self._ops, self._step_ops, self._slots = ops, step_ops, slots
 
     def draw(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import takewhile
+from operator import is_
 from typing import NamedTuple
 
 import torch
@@ -29,19 +30,22 @@ class _Table(IntEnum):
     BLOCK_TABLES = 3
     DRAFTS = 4
     SAVES = 5
-    FIRST_COLUMN = 6
+    WINDOW_TABLES = 6
+    FIRST_COLUMN = 7
 
 
 class SlotState(NamedTuple):
     """Content of a slot on the device.
 
     `admissions` distinguishes a request from the same request before it was preempted, when it had other blocks. The
-    device has `blocks`; the first `counted` tokens of the sequence are in the counts.
+    device has `blocks`, and `window_blocks` of further groups; the first `counted` tokens of the sequence are in the
+    counts.
     """
 
     request: Request
     admissions: int
     blocks: Sequence[int] = ()
+    window_blocks: Sequence[Sequence[int]] = ()
     counted: int = 0
 
     def belongs_to(self, request: Request) -> bool:
@@ -82,8 +86,15 @@ class DeviceSlots:
         max_model_len: int,
         vocab_size: int,
         num_states: int = 0,
+        groups: int = 1,
+        spare_block: int | None = None,
     ) -> None:
+        """`groups`: of the model's KV. `spare_block`: id of the first slot's spare block, for a draft model; the spare
+        block of a slot follows its request's blocks."""
         self._ops = ops
+        self._num_slots = num_slots
+        self._spare_block = spare_block
+        self._most_blocks = -(-max_model_len // BLOCK_TOKENS)
         self._vocab_size = vocab_size
         self._states: list[SlotState | None] = [None] * num_slots
         self._tokens = [0] * num_slots
@@ -92,9 +103,10 @@ class DeviceSlots:
             _Table.ROWS: (num_rows, ROW_WORDS),
             _Table.COUNTINGS: (num_slots, COUNTING_WORDS),
             _Table.TOKENS: (num_slots, max_model_len),
-            _Table.BLOCK_TABLES: (num_slots, -(-max_model_len // BLOCK_TOKENS)),
+            _Table.BLOCK_TABLES: (num_slots, self._most_blocks),
             _Table.DRAFTS: (num_slots, MOST_DRAFTS),
             _Table.SAVES: (max(1, num_states), SAVE_WORDS),
+            _Table.WINDOW_TABLES: ((groups - 1) * num_slots, self._most_blocks),
         }
         self._arena = Arena([*shapes.values(), *((num_slots, words) for words in COLUMN_WORDS.values())], device)
         self.rows = self._arena.table(_Table.ROWS)
@@ -104,6 +116,7 @@ class DeviceSlots:
             self._arena.table(_Table.TOKENS),
             self._arena.table(_Table.BLOCK_TABLES),
             self._arena.table(_Table.DRAFTS),
+            torch.split(self._arena.table(_Table.WINDOW_TABLES), num_slots) if groups > 1 else (),
         )
         self._column_tables = {name: _Table.FIRST_COLUMN + index for index, name in enumerate(COLUMN_WORDS)}
         tables = {name: self._arena.table(table) for name, table in self._column_tables.items()}
@@ -146,7 +159,7 @@ class DeviceSlots:
             if known[slot] != start + 1:
                 return False
             first = start // BLOCK_TOKENS
-            if request.block_table[first:] != state.blocks[first:]:
+            if request.window_tables or request.block_table[first:] != state.blocks[first:]:
                 update.states[slot] = self._load_blocks(slot, state, start, update.changes)
         self._apply(update)
         return True
@@ -203,15 +216,43 @@ class DeviceSlots:
         update.tokens[slot] = max(known, end)
 
     def _load_blocks(self, slot: int, state: SlotState, start: int, changes: Changes) -> SlotState:
-        """Upload what changed: blocks of computed tokens stay, those after them may be added, removed and replaced."""
-        known = state.blocks
-        first = min(start // BLOCK_TOKENS, len(known))
-        tail, known_tail = state.request.block_table[first:], list(known[first:])
-        if tail == known_tail:
+        """Upload what changed in the slot's tables: blocks of computed tokens stay, those after them may be added,
+        removed and replaced."""
+        request = state.request
+        first = min(start // BLOCK_TOKENS, len(state.blocks))
+        tail = self._blocks_of(slot, request, first)
+        blocks = self._load_table(_Table.BLOCK_TABLES, slot, state.blocks, first, tail, changes)
+        windows = state.window_blocks
+        if request.window_tables:
+            lines = range(slot, len(request.window_tables) * self._num_slots, self._num_slots)
+            known = windows or [()] * len(request.window_tables)
+            windows = [
+                self._load_table(_Table.WINDOW_TABLES, line, of_group, first, table[first:], changes)
+                for line, table, of_group in zip(lines, request.window_tables, known, strict=True)
+            ]
+        if blocks is state.blocks and all(map(is_, windows, state.window_blocks)):
             return state
+        return state._replace(blocks=blocks, window_blocks=windows)
+
+    def _load_table(
+        self, number: int, line: int, known: Sequence[int], first: int, tail: list[int], changes: Changes
+    ) -> Sequence[int]:
+        """Upload what changed in the line of a table, whose blocks from the one numbered `first` on are `tail`. Returns
+        what is known of it then."""
+        known_tail = list(known[first:])
+        if tail == known_tail:
+            return known
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(tail, known_tail, strict=False)))
-        changes.put(self._arena.place(_Table.BLOCK_TABLES, slot, first + same), tail[same:])
-        return state._replace(blocks=[*known[:first], *tail])
+        changes.put(self._arena.place(number, line, first + same), tail[same:])
+        return [*known[:first], *tail]
+
+    def _blocks_of(self, slot: int, request: Request, first: int) -> list[int]:
+        """The blocks of a slot's request from the one numbered `first` on."""
+        blocks = request.block_table[first:]
+        if self._spare_block is None:
+            return blocks
+        # A request of a model with a longer context may have more blocks than there is room for.
+        return [*blocks, self._spare_block + slot][: self._most_blocks - first]
 
     def _counts(self) -> Tensor:
         if not self._counting:

@@ -29,7 +29,7 @@ def serve(
         str | None, typer.Option("--dtype", help="Compute dtype: auto, bfloat16 or float32. [default: auto]")
     ] = None,
     kv_dtype: Annotated[
-        str | None, typer.Option("--kv-dtype", help="KV cache dtype: auto, fp8 (GPU) or int8 (CPU). [default: auto]")
+        str | None, typer.Option("--kv-dtype", help="KV cache dtype: auto, int8 or fp8 (GPU). [default: auto]")
     ] = None,
     quantize: Annotated[
         str | None,

@@ -12,6 +12,7 @@ from engine.models.loader import host_model, load_model
 from engine.request import TokenLogprob, Usage
 from engine.speculation.draft_head import WholeHead
 from engine.speculation.draft_model import DraftModel
+from engine.speculation.host_drafter import HostDrafter
 from engine.speculation.policy import FixedDepth
 from engine.speculation.proposer import Proposer
 from engine.speculation.speculator import Speculator
@@ -75,10 +76,8 @@ def assert_drafts_change_no_bit(folder: Path, quantize: Quantize, kind: str, tog
     model, expected = model_of(folder, quantize), without(folder, quantize)
     proposer: Proposer
     if kind == "a model":
-        draft = DraftModel(
-            model, WholeHead(model), num_blocks=256, num_slots=64, max_positions=model.config.max_position
-        )
-        proposer = Coin(draft, free=False)
+        sizes = {"num_blocks": 256, "num_slots": 64, "max_positions": model.config.max_position}
+        proposer = Coin(DraftModel(HostDrafter(model, WholeHead(model), **sizes), **sizes), free=False)
     else:
         proposer = Coin(Oracle({name: tokens for name, (tokens, *_) in expected.items()}, wrong_every=3))
     harness = Harness(model, speculator=Speculator([proposer], FixedDepth(8)), **TOGGLES[toggle])  # type: ignore[arg-type]

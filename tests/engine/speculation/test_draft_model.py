@@ -14,15 +14,20 @@ from engine.execution.changes import LogitChanges
 from engine.models.config import UnsupportedCheckpoint
 from engine.models.host_model import HostModel
 from engine.models.layout import DRAFT, FREQUENT_TOKENS
+from engine.models.transformer import Transformer
 from engine.request import Request, SamplingParams
-from engine.speculation import draft_model
+from engine.speculation.device.drafter import DeviceDrafter
+from engine.speculation.device.frequent_head import make_device_head
 from engine.speculation.draft_head import DraftHead, WholeHead, make_head
 from engine.speculation.draft_model import DraftModel
+from engine.speculation.host_drafter import HostDrafter
 from engine.speculation.policy import FixedDepth
 from engine.speculation.proposer import DraftWant
 from engine.speculation.speculator import Speculator
 from kernels.arrays import Array, Ints
 from kernels.host import HostColumns, HostEdits
+from kernels.reference_step import ReferenceStepOps
+from tests.engine.execution.device.harness import load_reference, rerun
 from tests.engine.execution.draft_cases import (
     EVERYTHING,
     SEEDED,
@@ -39,6 +44,7 @@ from tests.support.tiny_models import make_checkpoint
 from tests.support.tiny_tokenizer import VOCAB_SIZE
 
 FREQUENT = list(range(1, VOCAB_SIZE, 2))
+PLACES = ("host", "device")
 
 
 @pytest.fixture(scope="session")
@@ -56,15 +62,36 @@ def loaded(folder: Path) -> HostModel:
 def draft_with(model: HostModel, head: DraftHead | None = None, **changes: int) -> DraftModel:
     """Its memory is full of what is no number: nothing that was not written may be read."""
     sizes = {"num_blocks": 256, "num_slots": 64, "max_positions": model.config.max_position, **changes}
-    draft = DraftModel(model, head or WholeHead(model), **sizes)
-    fill_with_nan(draft._kv)
-    return draft
+    drafter = HostDrafter(model, head or WholeHead(model), **sizes)
+    fill_with_nan(drafter._kv)
+    return DraftModel(drafter, **sizes)
 
 
-def frequent_head(folder: Path, tmp_path: Path, tokens: list[int]) -> DraftHead:
-    """The head of a model for some tokens. The folder that names them is another, as the model's is shared."""
-    save_file({FREQUENT_TOKENS: np.array(tokens, dtype=np.int32)}, tmp_path / DRAFT)
-    return make_head(loaded(folder), open_checkpoint(folder), tmp_path)
+def draft_on(place: str, folder: Path, names: Path | None = None, **changes: int) -> DraftModel:
+    """`place`: "host", or "device", which replays the steps of few rows. `names`: the folder that lists frequent
+    tokens; another one, as the model's is shared."""
+    checkpoint = open_checkpoint(folder)
+    if place == "host":
+        return draft_with(loaded(folder), make_head(loaded(folder), checkpoint, names or folder), **changes)
+    model = on_device(folder)
+    sizes = {"num_blocks": 256, "num_slots": 64, "max_positions": model.config.max_position, **changes}
+    drafter = DeviceDrafter(model, ReferenceStepOps(), make_device_head(model, checkpoint, names or folder), **sizes)
+    fill_with_nan(drafter._kv)
+    drafter.capture_graphs(rerun)
+    return DraftModel(drafter, **sizes)
+
+
+@cache
+def on_device(folder: Path) -> Transformer:
+    return load_reference(folder)
+
+
+@pytest.fixture
+def frequent(tmp_path: Path) -> Path:
+    """A folder that names `FREQUENT`. Their order does not matter."""
+    shuffled = Random(3).sample(FREQUENT, len(FREQUENT))
+    save_file({FREQUENT_TOKENS: np.array(shuffled, dtype=np.int32)}, tmp_path / DRAFT)
+    return tmp_path
 
 
 def counts(harness: Harness) -> tuple[int, int]:
@@ -73,13 +100,15 @@ def counts(harness: Harness) -> tuple[int, int]:
     return sum(usage.draft_tokens for usage in usages), sum(usage.accepted_draft_tokens for usage in usages)
 
 
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("depth", [1, 2, 4, 8])
 @pytest.mark.parametrize("kind", ["itself", "stranger", "itself over some tokens"])
-def test_text_is_the_same(tiny_folders: dict[str, Path], stranger: Path, tmp_path: Path, kind: str, depth: int) -> None:
+def test_text_is_the_same(
+    tiny_folders: dict[str, Path], stranger: Path, frequent: Path, kind: str, depth: int, place: str
+) -> None:
     folder = tiny_folders["llama"]
-    model = loaded(stranger if kind == "stranger" else folder)
-    head = frequent_head(folder, tmp_path, FREQUENT) if "some" in kind else None
-    harness = Harness(model_of(folder), speculator=Speculator([draft_with(model, head)], FixedDepth(depth)))
+    draft = draft_on(place, stranger if kind == "stranger" else folder, frequent if "some" in kind else None)
+    harness = Harness(model_of(folder), speculator=Speculator([draft], FixedDepth(depth)))
     mixed(harness)
     assert_same(dict(harness.run()), without(folder))
     drafts, accepted = counts(harness)
@@ -90,15 +119,22 @@ def test_text_is_the_same(tiny_folders: dict[str, Path], stranger: Path, tmp_pat
 
 
 @pytest.mark.parametrize("toggle", TOGGLES)
-@pytest.mark.parametrize("family", ["llama", "mistral"])
+@pytest.mark.parametrize(("family", "place"), [("llama", "host"), ("mistral", "host"), ("mistral", "device")])
 @pytest.mark.parametrize("kind", ["itself", "itself, toggled", "stranger"])
 def test_text_is_that_without_whatever_else_happens(
-    tiny_folders: dict[str, Path], stranger: Path, monkeypatch: pytest.MonkeyPatch, family: str, toggle: str, kind: str
+    tiny_folders: dict[str, Path],
+    stranger: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    place: str,
+    toggle: str,
+    kind: str,
 ) -> None:
     """With prompts that are longer than what the draft model catches up with in a step."""
-    monkeypatch.setattr(draft_model, "CATCH_UP_TOKENS", 32)
+    for drafter in (HostDrafter, DeviceDrafter):
+        monkeypatch.setattr(drafter, "catch_up_tokens", 32)
     folder = tiny_folders[family]
-    draft = draft_with(loaded(stranger if kind == "stranger" else folder))
+    draft = draft_on(place, stranger if kind == "stranger" else folder)
     proposer = Coin(draft, free=False) if "toggled" in kind else draft
     harness = Harness(
         model_of(folder),
@@ -113,18 +149,19 @@ def test_text_is_that_without_whatever_else_happens(
         assert accepted > 0.9 * drafts > 0
 
 
-def test_drafts_are_what_the_model_itself_would_say(tiny_folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_drafts_are_what_the_model_itself_would_say(tiny_folders: dict[str, Path], place: str) -> None:
     """For each kind of request alone, also past the end of a block and behind a prefix hit."""
     folder = tiny_folders["qwen3"]
     for params in (GREEDY, SEEDED, EVERYTHING):
         alone = Harness(model_of(folder))
         for _ in range(2):
-            alone.add(prompt(28), params, max_tokens=40, seed=5)
+            alone.add(prompt(28), params, max_tokens=24, seed=5)
         expected = alone.run()["0"].tokens
-        draft = draft_with(loaded(folder))
+        draft = draft_on(place, folder)
         harness = Harness(model_of(folder))
         for _ in range(2):
-            request = harness.add(prompt(28), params, max_tokens=40, seed=5)
+            request = harness.add(prompt(28), params, max_tokens=24, seed=5)
             while harness.step() and request.slot is not None:
                 known = request.output_tokens
                 if request.computed == len(request.tokens) - 1:
@@ -133,14 +170,15 @@ def test_drafts_are_what_the_model_itself_would_say(tiny_folders: dict[str, Path
                     assert list(drafts[: len(shown)]) == shown
 
 
-def test_nothing_is_drafted_behind_an_end(tiny_folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_is_drafted_behind_an_end(tiny_folders: dict[str, Path], place: str) -> None:
     folder = tiny_folders["llama"]
     alone = Harness(model_of(folder))
     expected = alone.add(prompt(20), max_tokens=12).id
     text = alone.run()[expected].tokens
     end = next(index for index in range(5, 12) if text[index] not in text[:index])
     for params in (SamplingParams(temperature=0), SamplingParams(temperature=0, stop_token_ids=(text[end],))):
-        draft = draft_with(loaded(folder))
+        draft = draft_on(place, folder)
         harness = Harness(model_of(folder))
         request = harness.add(prompt(20), params, eos=() if params.stop_token_ids else (text[end],))
         harness.step()
@@ -202,11 +240,11 @@ def test_after_a_failure_it_starts_again(tiny_folders: dict[str, Path]) -> None:
     assert request.tokens[-4:] == drafts
 
 
-def test_some_tokens_are_all_that_is_drafted(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
-    """Drafts equal the whole head's choice among those tokens. Their order in the file does not matter."""
+@pytest.mark.parametrize("place", PLACES)
+def test_some_tokens_are_all_that_is_drafted(tiny_folders: dict[str, Path], frequent: Path, place: str) -> None:
+    """Drafts equal the whole head's choice among those tokens."""
     folder = tiny_folders["llama"]
-    shuffled = Random(3).sample(FREQUENT, len(FREQUENT))
-    some = draft_with(loaded(folder), frequent_head(folder, tmp_path, shuffled))
+    some = draft_on(place, folder, frequent)
     everything = draft_with(loaded(folder), Others(WholeHead(loaded(folder)), frozenset(FREQUENT)))
     harness = Harness(model_of(folder))
     for index, params in enumerate((GREEDY, SEEDED, EVERYTHING)):
@@ -279,9 +317,10 @@ def test_a_list_under_another_name(tiny_folders: dict[str, Path], tmp_path: Path
         make_head(loaded(tiny_folders["llama"]), open_checkpoint(tiny_folders["llama"]), tmp_path)
 
 
-def test_nothing_is_drafted_past_the_draft_models_window(tiny_folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_is_drafted_past_the_draft_models_window(tiny_folders: dict[str, Path], place: str) -> None:
     folder = tiny_folders["llama"]
-    draft = draft_with(loaded(folder), max_positions=48)
+    draft = draft_on(place, folder, max_positions=48)
     harness = Harness(model_of(folder), speculator=Speculator([draft], FixedDepth(8)))
     request: Request = harness.add(prompt(30), SamplingParams(temperature=0, ignore_eos=True), max_tokens=60)
     alone = Harness(model_of(folder))

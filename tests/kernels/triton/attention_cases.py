@@ -93,13 +93,13 @@ def in_fp8(step: Step, scales: KVScales) -> tuple[Step, Step]:
     return Step(step.query, stored, step.metadata), Step(step.query, meant, step.metadata)
 
 
-def with_room(plan: TritonPlan, splits: int, decode_queries: int, extend_queries: int) -> TritonPlan:
-    """The plan with memory for `splits` more of them, and other numbers of most queries."""
+def with_room(plan: TritonPlan, splits: int, decode_queries: int, extend_tokens: int) -> TritonPlan:
+    """The plan with memory for `splits` more of them, and other numbers of queries."""
     capacity = plan.split_capacity + splits
     return replace(
         plan,
         split_capacity=capacity,
         counters=arrival_counters(plan.decode_rows, capacity, plan.counters.device).zero_(),
         decode_queries=decode_queries,
-        extend_queries=extend_queries,
+        extend_tokens=extend_tokens,
     )

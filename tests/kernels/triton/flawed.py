@@ -5,6 +5,8 @@ from dataclasses import replace
 import triton
 import triton.language as tl
 
+from kernels.triton.capability import HOPPER
+from kernels.triton.dependent_launch import wait_for_predecessor
 from kernels.triton.variants import KernelVariant
 
 
@@ -29,6 +31,22 @@ def refused_kernel(output, SIDE: tl.constexpr):
     tl.store(output, SIDE)
 
 
+@triton.jit
+def early_kernel(values):
+    """Adds what it has loaded before it waited. Grid: (1)."""
+    before = tl.load(values)
+    wait_for_predecessor()
+    tl.store(values, before + tl.load(values))
+
+
+@triton.jit
+def branching_kernel(values, count):
+    """Waits in some programs. Grid: (count)."""
+    if tl.program_id(0) < count:
+        wait_for_predecessor()
+        tl.store(values, 1)
+
+
 def tiles(m: int, n: int, k: int) -> dict[str, int]:
     return {"M": m, "N": n, "K": k}
 
@@ -45,7 +63,7 @@ SOUND = KernelVariant(
 )
 
 
-def flawed_variants() -> tuple[KernelVariant, ...]:
+def flawed_variants(capability: int = HOPPER) -> tuple[KernelVariant, ...]:
     return (
         SOUND,
         replace(SOUND, name="spilled", constexprs=tiles(256, 256, 64)),
@@ -55,6 +73,8 @@ def flawed_variants() -> tuple[KernelVariant, ...]:
         replace(SOUND, name="too-much-shared", constexprs=tiles(128, 256, 128), num_warps=8, num_stages=4),
         replace(SOUND, name="single-warps", constexprs=tiles(16, 64, 64)),
         replace(SOUND, name="crowded", programs=9),
+        KernelVariant("early", early_kernel, {"values": "*i32"}, {}),
+        KernelVariant("branching", branching_kernel, {"values": "*i32", "count": "i32"}, {}),
         KernelVariant("aligned-in-vain", refused_kernel, {"output": "*i32"}, {"SIDE": 0}, frozenset({"output"})),
         KernelVariant("refused", refused_kernel, {"output": "*i32"}, {"SIDE": 1}),
     )

@@ -216,7 +216,7 @@ def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     """As a CUDA graph replays it: the same tensors with other contents, and room to spare."""
     step = make_step([1, 3, 20], [LONG, 30, 50], Heads(kv=1))
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
-    roomy = with_room(plan, splits=9, decode_queries=DRAFTED, extend_queries=100)
+    roomy = with_room(plan, splits=9, decode_queries=DRAFTED, extend_tokens=100)
     assert torch.equal(attend(step.query, step.kv_layer, roomy, None), attended(step))
 
     other = make_step([2, 2, 20], [SPLIT_TOKENS + 1, 5, 31], Heads(kv=1), seed=1)

@@ -128,7 +128,7 @@ def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     shape = Latents()
     step = step_of([1, 3, 20], [SPLIT_TOKENS + 75, 30, 50], shape, torch.float32)
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
-    roomy = with_room(plan, splits=9, decode_queries=DRAFTED, extend_queries=100)
+    roomy = with_room(plan, splits=9, decode_queries=DRAFTED, extend_tokens=100)
     again = attend_latents(step.query, step.kv_layer, roomy, shape.rotated, SCALE)
     assert torch.equal(again, attended(step, shape))
 

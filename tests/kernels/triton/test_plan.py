@@ -37,7 +37,7 @@ def test_rows_are_sorted_into_kernels() -> None:
     given = metadata((1, 1, 4, 20, 3, 7), (9, SPLIT_TOKENS + 88, 4, 30, 3, 1050))
     plan = plan_from_metadata(given, CPU, 4)
     assert (plan.decode_rows, plan.decode_queries) == (3, 4)
-    assert (plan.extend_rows, plan.extend_queries) == (3, 20)
+    assert (plan.extend_rows, plan.extend_tokens) == (3, 30)
     assert plan.query_starts.tolist() == [0, 1, 2, 6, 26, 29, 36]
     assert plan.context_lens.tolist() == list(given.context_lens)
     assert plan.row_slots.tolist() == list(range(6))
@@ -50,7 +50,7 @@ def test_rows_are_sorted_into_kernels() -> None:
 
 def test_without_drafts_only_single_tokens_are_decoded() -> None:
     plan = plan_from_metadata(metadata((1, 2), (5, 6)), CPU)
-    assert (plan.decode_rows, plan.decode_queries, plan.extend_queries) == (1, 1, 2)
+    assert (plan.decode_rows, plan.decode_queries, plan.extend_tokens) == (1, 1, 2)
 
 
 def test_either_kind_of_row_may_be_missing() -> None:
@@ -58,4 +58,4 @@ def test_either_kind_of_row_may_be_missing() -> None:
     assert (chunks.decode_rows, chunks.decode_queries, chunks.split_capacity) == (0, 0, 0)
     assert chunks.split_starts.tolist() == [0]
     decoded = plan_from_metadata(metadata((1,), (20,)), CPU)
-    assert (decoded.extend_rows, decoded.extend_queries) == (0, 0)
+    assert (decoded.extend_rows, decoded.extend_tokens) == (0, 0)

@@ -75,3 +75,30 @@ def test_loads_by_width() -> None:
 def test_products_by_kind() -> None:
     facts = read_ptx(PRODUCT + PRODUCT + "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%r1}, %rd1, %rd2, 0;\n")
     assert (facts.warp_products, facts.warpgroup_products) == (2, 1)
+
+
+WAIT = "griddepcontrol.wait; // dummy %r1\n"
+PLACE_NEXT = "griddepcontrol.launch_dependents; // dummy %r1\n"
+LABEL = "$L__tmp1:\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "dependent", "first"),
+    [
+        pytest.param(LABEL + WAIT + PLACE_NEXT + LOAD, True, True, id="before its first load"),
+        pytest.param("prefetch.global.L2 [%rd1]; // %r1\n" + WAIT + COPY, True, True, id="behind a prefetch"),
+        pytest.param(LOAD + WAIT, True, False, id="behind a load"),
+        pytest.param(COPY + WAIT, True, False, id="behind a copy"),
+        pytest.param("@%p1 st.global.b32 [ %rd1 + 0 ], { %r1 };\n" + WAIT, True, False, id="behind a store"),
+        pytest.param("atom.global.gpu.acq_rel.add.u32 %r1, [ %rd1 ], %r2;\n" + WAIT, True, False, id="behind a count"),
+        pytest.param(PLACE_NEXT + WAIT, True, False, id="behind the next kernel"),
+        pytest.param("@%p1 bra $L__BB0_2;\n" + WAIT, True, False, id="in a branch"),
+        pytest.param("$L__BB0_1:\n" + WAIT, True, False, id="in a block of its own"),
+        pytest.param("@%p1 " + WAIT, True, False, id="by some threads"),
+        pytest.param(PLACE_NEXT + LOAD, True, False, id="never"),
+        pytest.param(LOAD + PRODUCT, False, False, id="a kernel that is launched as usual"),
+    ],
+)
+def test_where_a_kernel_waits_for_the_one_before(text: str, dependent: bool, first: bool) -> None:
+    facts = read_ptx(text)
+    assert (facts.dependent, facts.waits_first) == (dependent, first)

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.triton import attention, norms, ops, self_test
-from kernels.triton.self_test import failure_on
+from kernels.triton import attention, delta_launch, latents, mixture, norms, ops, self_test
+from kernels.triton.self_test import failure_on, part_failure_on
+from kernels.triton.self_test_parts import PARTS, ModelPart
 from tests.support.kernel_tensors import DEVICE, DTYPES
 
 Kernel = Callable[..., Any]
@@ -39,6 +40,28 @@ def test_one_wrong_number_fails_it(
 ) -> None:
     monkeypatch.setattr(module, kernel, _one_element(wrong)(getattr(module, kernel)))
     failure = failure_on(DEVICE, torch.float32)
+    assert failure is not None
+    assert failure.startswith(f"{said} is wrong by")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_a_model_pass(part: ModelPart) -> None:
+    assert part_failure_on(part, DEVICE) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "kernel", "part", "said"),
+    [
+        (mixture, "mixture", "experts", "a mixture of few tokens"),
+        (latents, "attend_latents", "latents", "attention over latents"),
+        (delta_launch, "gated_delta", "delta nets", "a delta net"),
+    ],
+)
+def test_one_wrong_number_of_a_part_fails_it(
+    module: Any, kernel: str, part: ModelPart, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, kernel, _one_element(100.0)(getattr(module, kernel)))
+    failure = part_failure_on(part, DEVICE, torch.float32)
     assert failure is not None
     assert failure.startswith(f"{said} is wrong by")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.execution.device.placement import place
 from engine.execution.device.runner import DeviceRunner
+from engine.models.kv_groups import KVGroups
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
 from engine.request import PREMIUM, Request, SamplingParams
@@ -27,17 +28,17 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Output = TypeVar("Output")
 
 
-def load_on(ops: Ops, folder: Path) -> Transformer:
+def load_on(ops: Ops, folder: Path, groups: KVGroups | None = None) -> Transformer:
     checkpoint = open_checkpoint(folder)
-    return load_model(checkpoint, ops, checkpoint.config.max_position)
+    return load_model(checkpoint, ops, checkpoint.config.max_position, groups=groups)
 
 
-def load_reference(folder: Path) -> Transformer:
-    return load_on(ReferenceOps(torch.device("cpu"), torch.float32), folder)
+def load_reference(folder: Path, groups: KVGroups | None = None) -> Transformer:
+    return load_on(ReferenceOps(torch.device("cpu"), torch.float32), folder, groups)
 
 
-def load_triton(folder: Path) -> Transformer:
-    return load_on(TritonOps(DEVICE, torch.float32), folder)
+def load_triton(folder: Path, groups: KVGroups | None = None) -> Transformer:
+    return load_on(TritonOps(DEVICE, torch.float32), folder, groups)
 
 
 def rerun(compute: Callable[[], Output]) -> Callable[[], Output]:
@@ -61,8 +62,10 @@ def runners(step_ops: type[StepOps], *, graphs: bool = False, drafts: bool = Fal
         num_slots: int,
         max_model_len: int,
         num_states: int = 0,
+        groups: int = 1,
         drafts: bool = drafts,
     ) -> DeviceRunner:
+        assert groups in (1, model.kv_groups)
         runner = DeviceRunner(
             model,
             step_ops(),
@@ -72,7 +75,7 @@ def runners(step_ops: type[StepOps], *, graphs: bool = False, drafts: bool = Fal
             num_states=num_states,
         )
         if graphs:
-            runner.capture_graphs(rerun, drafts=drafts)
+            runner.capture_graphs(rerun, runner.graph_sizes(drafts=drafts))
         return runner
 
     return make

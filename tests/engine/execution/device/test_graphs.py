@@ -60,6 +60,7 @@ def test_decode_rows_by_context_before_longer_ones() -> None:
     shape = inputs.shape
     assert (shape.rows, shape.tokens, shape.decode_rows) == (4, 12, 2)
     assert (shape.decode_queries, shape.extend_queries, shape.decode_context_tokens) == (1, 7, 41)
+    assert shape.extend_tokens == 10
 
 
 def test_a_step_of_decode_rows_is_filled_up() -> None:

@@ -10,15 +10,20 @@ from engine import Engine, EngineConfig, SamplingParams, SchedulerConfig
 from engine.config import BLOCK_TOKENS
 from engine.execution.device import placement
 from engine.execution.device.runner import DeviceRunner
-from engine.memory.kv_memory import DeviceMemory
+from engine.memory.kv_memory import DeviceMemory, InsufficientMemory
+from engine.models.config import UnsupportedCheckpoint
+from engine.models.kv_groups import MAX_UNUSED
 from engine.models.transformer import Transformer
+from engine.speculation.device import draft_placement
+from kernels.dispatch import DeviceUnavailable
 from kernels.reference_ops import ReferenceOps
 from kernels.reference_step import ReferenceStepOps
-from tests.engine.execution.device.harness import REFERENCE_GRAPHS
+from tests.engine.execution.device.harness import REFERENCE_GRAPHS, rerun
 from tests.engine.execution.harness import Harness, load_tiny
 
 PROMPTS = [list(range(10, 60)), list(range(20, 37))]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+SEEDED = SamplingParams(temperature=0.8, top_p=0.9, presence_penalty=0.3, seed=3, max_tokens=12, ignore_eos=True)
 SLOTS = SchedulerConfig(max_running=2, step_tokens=64)
 
 
@@ -40,11 +45,22 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[Transformer]:
         models.append(model)
         return REFERENCE_GRAPHS(model, **sizes)
 
-    memory = DeviceMemory(total_bytes=100 << 20, taken_bytes=60 << 20, step_bytes=30 << 20)
+    memory = DeviceMemory(total_bytes=100 << 20, taken_bytes=60 << 20, step_bytes=20 << 20, graph_bytes=10 << 20)
+
+    def measure(*arguments: Any, drafts: bool) -> DeviceMemory:
+        if (draft_steps := arguments[-1]) is not None:
+            for run in draft_steps.largest:
+                run()
+            draft_steps.capture(rerun)
+        return memory
+
     monkeypatch.setattr("engine.engine.select_ops", lambda *_: GpuOps(torch.device("cpu"), torch.float32))
-    monkeypatch.setattr("engine.runtime.model_loading.select_step_ops", lambda ops: ReferenceStepOps())
-    monkeypatch.setattr(placement, "measure_memory", lambda *_: memory)
+    for module in ("model_loading", "draft_loading"):
+        monkeypatch.setattr(f"engine.runtime.{module}.select_step_ops", lambda ops: ReferenceStepOps())
+    monkeypatch.setattr("engine.runtime.model_loading.check_parts", lambda parts: None)
+    monkeypatch.setattr(placement, "measure_memory", measure)
     monkeypatch.setattr(placement, "place", place)
+    monkeypatch.setattr(draft_placement, "try_capture", lambda device, capture_graphs: capture_graphs(rerun))
     return models
 
 
@@ -54,13 +70,73 @@ def test_it_says_what_it_says_on_a_cpu(tiny_folders: dict[str, Path], placed: li
     for prompt in PROMPTS:
         on_cpu.add(prompt, max_tokens=GREEDY.max_tokens or 0)
     expected = [generated.tokens for generated in on_cpu.run().values()]
-    config = EngineConfig(drafts={"large": "small"}, scheduler=SLOTS)
-    with Engine.load({"large": folder, "small": folder}, config) as engine:
+    with Engine.load({"large": folder, "small": folder}, EngineConfig(scheduler=SLOTS)) as engine:
         assert [list(choice.token_ids) for [choice] in engine.generate("large", PROMPTS, GREEDY)] == expected
         assert [type(runtime.executor) for runtime in engine._core._runtimes.values()] == [DeviceRunner] * 2
         assert len(placed) == 2
         assert "of the GPU's" in str(engine.hardware["kv memory of large"])
-        assert engine.stats()["large"].speculation is None, "on a GPU no model drafts"
+
+
+def test_a_model_drafts_for_another(
+    tiny_folders: dict[str, Path], placed: list[Transformer], always_draft: None
+) -> None:
+    """All drafts are accepted, as it is the same model. Its KV is counted in the pool of its target."""
+    folder = tiny_folders["llama"]
+    models = {"large": folder, "small": folder}
+    blocks = {}
+    texts = {}
+    for drafts in ({}, {"large": "small"}):
+        with Engine.load(models, EngineConfig(drafts=drafts, scheduler=SLOTS, kv_cache_bytes=1 << 20)) as engine:
+            answers = [engine.generate("large", PROMPTS, params) for params in (GREEDY, SEEDED)]
+            texts[len(drafts)] = [choice.token_ids for choices in answers for [choice] in choices]
+            blocks[len(drafts)] = {name: stats.num_blocks for name, stats in engine.stats().items()}
+            speculation = engine.stats()["large"].speculation
+    assert texts[1] == texts[0]
+    assert speculation is not None
+    [counts] = speculation.drafts
+    assert counts.proposer == "draft"
+    assert 30 < counts.accepted_total == counts.proposed_total
+    block_bytes = placed[0].allocate_kv(1).nbytes
+    assert blocks[1]["small"] == blocks[0]["small"]
+    assert blocks[1]["large"] == ((1 << 20) - 2 * block_bytes) // (2 * block_bytes)
+
+
+def test_what_a_draft_model_on_a_gpu_may_not_be(tiny_folders: dict[str, Path], placed: list[Transformer]) -> None:
+    models = {"large": tiny_folders["llama"], "small": tiny_folders["qwen3_5"]}
+    with pytest.raises(UnsupportedCheckpoint, match="small cannot draft: linear attention is not supported"):
+        Engine.load(models, EngineConfig(drafts={"large": "small"}, scheduler=SLOTS))
+
+
+def test_a_draft_model_for_which_there_is_no_room(
+    tiny_folders: dict[str, Path], placed: list[Transformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(draft_placement, "try_capture", full)
+    models = {"large": tiny_folders["llama"], "small": tiny_folders["llama"]}
+    with pytest.raises(InsufficientMemory, match="model large: the GPU has no room for the draft model"):
+        Engine.load(models, EngineConfig(drafts={"large": "small"}, scheduler=SLOTS))
+
+
+@pytest.mark.parametrize(
+    ("family", "parts"),
+    [("llama", []), ("qwen3_5", ["delta nets"]), ("qwen3_moe", ["experts"]), ("deepseek_v2", ["experts", "latents"])],
+)
+@pytest.mark.usefixtures("placed")
+def test_the_kernels_of_a_models_parts_are_tested_before_its_weights_are_loaded(
+    family: str, parts: list[str], tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tested: list[str] = []
+
+    def fails(of_model: list[str]) -> None:
+        tested.extend(of_model)
+        raise DeviceUnavailable("device cuda needs kernels")
+
+    monkeypatch.setattr("engine.runtime.model_loading.check_parts", fails)
+    with pytest.raises(DeviceUnavailable):
+        Engine.load({"model": tiny_folders[family]}, EngineConfig(scheduler=SLOTS))
+    assert tested == parts
 
 
 def test_a_model_with_recurrent_layers_has_states_in_the_memory_of_its_kv(
@@ -84,7 +160,7 @@ def test_a_model_with_recurrent_layers_has_states_in_the_memory_of_its_kv(
 def test_layers_whose_heads_differ_have_one_pool(
     family: str, tiny_folders: dict[str, Path], placed: list[Transformer]
 ) -> None:
-    """Sized by the bytes of each layer; with drafts by lookup, and a prefix hit."""
+    """Sized by the bytes of each layer, with a block table for each group; with drafts by lookup, and a prefix hit."""
     folder = tiny_folders[family]
     on_cpu = Harness(load_tiny(folder))
     for prompt in PROMPTS:
@@ -94,7 +170,9 @@ def test_layers_whose_heads_differ_have_one_pool(
         for _ in range(2):
             assert [list(choice.token_ids) for [choice] in engine.generate("gemma", PROMPTS, GREEDY)] == expected
         [model] = placed
-        token_bytes = 4 * sum(heads.kv_numbers for heads in model.config.kv_heads)
-        assert model.allocate_kv(2).nbytes == 2 * BLOCK_TOKENS * token_bytes
-        tokens = min((2 << 20) // (BLOCK_TOKENS * token_bytes) * BLOCK_TOKENS, 2 * model.config.max_position)
+        token_bytes, groups = 4 * sum(heads.kv_numbers for heads in model.config.kv_heads), model.kv_groups
+        block_bytes = model.allocate_kv(1).nbytes
+        assert groups > 1
+        assert 0 <= groups * block_bytes - BLOCK_TOKENS * token_bytes <= MAX_UNUSED * groups * block_bytes
+        tokens = min((2 << 20) // block_bytes // groups * BLOCK_TOKENS, 2 * model.config.max_position)
         assert str(engine.hardware["kv memory of gemma"]).startswith(f"{tokens} tokens in")

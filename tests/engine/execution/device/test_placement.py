@@ -1,7 +1,9 @@
 """The steps that a GPU's memory is measured with are the largest there can be."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -9,7 +11,8 @@ import torch
 from engine.config import SchedulerConfig
 from engine.errors import DeviceLost, OutOfDeviceMemory
 from engine.execution.device.faults import device_errors
-from engine.execution.device.placement import largest_step, place, run_largest_step
+from engine.execution.device.placement import largest_step, measure_graphs, place, run_largest_step
+from engine.execution.device.runner import DeviceRunner
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import Output, load_reference, rerun, running_request
@@ -38,6 +41,46 @@ def test_the_largest_decode_step_has_a_token_in_every_slot() -> None:
 @pytest.mark.parametrize("decode", [False, True])
 def test_the_largest_step_runs(tiny_folders: dict[str, Path], decode: bool) -> None:
     run_largest_step(load_reference(tiny_folders["llama"]), ReferenceStepOps(), CONFIG, 500, decode=decode)
+
+
+@pytest.mark.parametrize("decode", [False, True])
+def test_the_largest_step_launches_whatever_a_request_can_ask_for(tiny_folders: dict[str, Path], decode: bool) -> None:
+    """So that all kernels are compiled before the first request."""
+    model, step_ops = load_reference(tiny_folders["llama"]), ReferenceStepOps()
+    kernels = {
+        name: patch.object(ops, name, wraps=getattr(ops, name))
+        for ops, names in (
+            (model.ops, ("copy_blocks", "edit_logits", "token_logprobs")),
+            (step_ops, ("mask_rows", "sample_slots")),
+        )
+        for name in names
+    }
+    with ExitStack() as stack:
+        calls = {name: stack.enter_context(kernel) for name, kernel in kernels.items()}
+        run_largest_step(model, step_ops, CONFIG, 500, decode=decode)
+    assert all(call.called for call in calls.values())
+    assert calls["sample_slots"].call_args.kwargs == {"uses_thresholds": True, "uses_penalties": True}
+
+
+def test_the_memory_of_graphs_is_that_of_a_second_one_times_their_number(
+    tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured = 0
+
+    def capture(compute: Callable[[], Output]) -> Callable[[], Output]:
+        nonlocal captured
+        captured += 1
+        return rerun(compute)
+
+    monkeypatch.setattr("engine.execution.device.placement.CudaCapture", lambda: capture)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: ((1 << 30) - (captured << 20), 1 << 30))
+    model = load_reference(tiny_folders["llama"])
+    runner = DeviceRunner(model, ReferenceStepOps(), num_blocks=1, num_slots=4, max_model_len=64)
+    for drafts, sizes in ((False, 3), (True, 3 + 8)):
+        assert measure_graphs(runner, model.ops.device, drafts=drafts) == sizes * (2 << 20), "a forward pass and a draw"
+    monkeypatch.setattr("engine.execution.device.placement.CudaCapture", FailingCapture)
+    assert measure_graphs(runner, model.ops.device, drafts=True) == 0
 
 
 class FailingCapture:

@@ -1,0 +1,1 @@
+"""A draft model on a GPU. Imports torch."""
