@@ -209,7 +209,7 @@ class DeviceDrafter:
         self._step_ops.derive(lines, sequences, tensors, shape)
         plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv)
-        return self._head.logits(hidden[tensors.ends])
+        return self._head.logits(Draws.after_rows(tensors).hidden_of(hidden))
 
 
 def _up_to_end(request: Request, drafts: list[int]) -> list[int]:
