@@ -8,11 +8,11 @@ from kernels.arrays import DtypeName
 from kernels.cpu.cores import usable_cores
 from kernels.cpu.native_ops import NativeOps, computes_natively
 from kernels.gpu import cuda_flaw, missing_for_floats8, part_flaw
+from kernels.weights import ModelPart
 
 if TYPE_CHECKING:
     from kernels.ops import Ops
     from kernels.step import StepOps
-    from kernels.triton.self_test_parts import ModelPart
 
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
@@ -70,7 +70,7 @@ def takes_gpu(device: Device = "auto") -> bool:
     return device == "cuda" or (device == "auto" and cuda_flaw() is None)
 
 
-def check_parts(parts: "Iterable[ModelPart]") -> None:
+def check_parts(parts: Iterable[ModelPart]) -> None:
     """Test the kernels of the GPU that `select_ops` chose which only models with one of these parts use.
 
     Raises:

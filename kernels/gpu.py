@@ -8,10 +8,9 @@ import logging
 from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from kernels.triton.self_test_parts import ModelPart
+from kernels.weights import ModelPart
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def cuda_flaw() -> str | None:
 
 
 @lru_cache
-def part_flaw(part: "ModelPart") -> str | None:
+def part_flaw(part: ModelPart) -> str | None:
     """The kernels that a usable GPU misses to compute a part of a model: those that pass their self-test on it; None if
     it has them. Determined once a process."""
     import torch

@@ -22,6 +22,10 @@ DENSE = "dense"
 """Unquantised numbers in the compute dtype: the weight format that every backend takes."""
 
 
+ModelPart = Literal["experts", "latents", "delta nets"]
+"""A part that not every model has, with kernels of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
     """A weight [out_features, in_features] of a checkpoint.

@@ -51,12 +51,12 @@ from engine.speculation.speculator import Speculator
 from engine.text.processor import TextProcessor
 from kernels.cpu.native_ops import NativeOps
 from kernels.dispatch import check_parts, select_step_ops
+from kernels.weights import ModelPart
 
 if TYPE_CHECKING:
     from engine.grammar.compiler import GrammarCompiler
     from engine.models.transformer import Transformer
     from kernels.ops import Ops
-    from kernels.triton.self_test_parts import ModelPart
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def load(
     return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator, on_gpu)
 
 
-def _tested_parts(config: ModelConfig) -> "list[ModelPart]":
+def _tested_parts(config: ModelConfig) -> list[ModelPart]:
     """Parts of a model whose kernels are tested on a GPU when such a model is loaded."""
     there: dict[ModelPart, object] = {
         "experts": config.experts,

@@ -16,7 +16,8 @@ from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, Ops, RopeRows, SamplingColumns
 from kernels.reference_ops import ReferenceOps
 from kernels.triton.ops import TritonOps
-from kernels.triton.self_test_parts import PARTS, Computation, ModelPart, Random, Results
+from kernels.triton.self_test_parts import PARTS, Computation, Random, Results
+from kernels.weights import ModelPart
 
 TOLERANCE = 3e-2
 """Of the root of the squared errors over that of the squared numbers of a row: some roundings to bfloat16."""

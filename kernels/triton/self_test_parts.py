@@ -2,7 +2,6 @@
 latents, and gated delta nets. Shapes are small: a kernel is compiled again for a model's own."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,14 +11,13 @@ from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, DeltaWeights, ExpertWeights, LatentWeights, Linear, Ops, RopeRows
 from kernels.step import ROW_WORDS, SAVE_WORDS, Row, RowSave, row_words
-from kernels.weights import DeltaVectors, ExpertStacker, HeadStacker, MlpWeights
+from kernels.weights import DeltaVectors, ExpertStacker, HeadStacker, MlpWeights, ModelPart
 
 Results = Mapping[str, Tensor]
 """By op, rows of numbers."""
 Random = Callable[..., Tensor]
 """Random numbers of a shape, times `scale`, in the dtype of the ops and on their device."""
 Computation = Callable[[Ops, Random], Results]
-ModelPart = Literal["experts", "latents", "delta nets"]
 
 _EPS = 1e-5
 
@@ -85,9 +83,10 @@ def _latents(ops: Ops, random: Random) -> Results:
     plan = ops.plan_attention(AttentionMetadata(tables.to(ops.device), _QUERIES, _CONTEXTS))
     kv = random(sum(blocks), BLOCK_TOKENS, 1, 1, _ROTATED + _RANK)
     tokens = sum(_QUERIES)
-    angles = random(tokens, 1, _ROTATED // 2)
+    angles = random(tokens, _ROTATED // 2)
+    rope = RopeRows(angles.cos(), angles.sin(), torch.arange(tokens, device=ops.device))
     query, down = random(tokens, _HEADS, _ROTATED + _OTHERS), random(tokens, _RANK + _ROTATED)
-    absorbed = ops.latent_queries(weights, query, down, RopeRows(angles.cos(), angles.sin()), kv, plan.slot_mapping)
+    absorbed = ops.latent_queries(weights, query, down, rope, kv, plan.slot_mapping)
     means = ops.attend_latents(absorbed, kv, plan, _ROTATED, (_ROTATED + _OTHERS) ** -0.5)
     return {
         "queries over latents": absorbed.flatten(1),

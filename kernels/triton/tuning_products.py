@@ -70,7 +70,7 @@ EXPERTS = {
 """By kind of weight and assignments of a tile."""
 
 _ONE_WARP_PRODUCTS: Mapping[tuple[str, ProductTile], ProductTile] = {
-    ("grouped", GROUPED_FEW): ProductTile(32, 64, 4, 4, 168),
+    ("grouped", GROUPED_FEW): ProductTile(32, 64, 4, 4, 255),
     ("grouped", GROUPED_MANY): ProductTile(128, 32, 8, 3, 255),
     ("e4m3", ROUNDED_MANY[False]): ROUNDED_MANY[True],
     ("i8", ROUNDED_MANY[False]): ROUNDED_MANY[True],

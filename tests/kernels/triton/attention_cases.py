@@ -64,6 +64,21 @@ def make_step(
     return Step(query.to(dtype), kv.to(dtype), metadata)
 
 
+@dataclass(frozen=True)
+class Latents:
+    """Query heads, rotated dimensions and those of the latent."""
+
+    heads: int = 4
+    rotated: int = 16
+    rank: int = 32
+
+
+def latent_step(lens: list[int], contexts: list[int], shape: Latents, dtype: torch.dtype, seed: int = 0) -> Step:
+    """`make_step` over latents, which are keys and values in one."""
+    step = make_step(lens, contexts, Heads(1, shape.heads, shape.rotated + shape.rank), dtype=dtype, seed=seed)
+    return replace(step, kv_layer=step.kv_layer[:, :, :1].contiguous())
+
+
 def in_mixed_blocks(step: Step) -> Step:
     """The step with its KV in a pool of mixed heads [1, N, numbers of a block], all of whose other numbers are NaN."""
     kv, numbers = step.kv_layer, step.kv_layer[0].numel()

@@ -8,7 +8,8 @@ import torch
 
 from kernels.triton import attention, delta_launch, latents, mixture, norms, ops, self_test
 from kernels.triton.self_test import failure_on, part_failure_on
-from kernels.triton.self_test_parts import PARTS, ModelPart
+from kernels.triton.self_test_parts import PARTS
+from kernels.weights import ModelPart
 from tests.support.kernel_tensors import DEVICE, DTYPES
 
 Kernel = Callable[..., Any]
