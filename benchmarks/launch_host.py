@@ -44,6 +44,7 @@ class _Model:
     ops = _Ops()
     config = SimpleNamespace(vocab_size=_VOCABULARY, linear=None)
     expert_tokens = torch.zeros(0, dtype=torch.int64)
+    kv_groups = 1
 
     def allocate_kv(self, num_blocks: int) -> torch.Tensor:
         return torch.zeros(1)

@@ -77,10 +77,21 @@ class AttentionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RopeRows:
-    """Rotary factors of a step's tokens: cos and sin, both [T, 1, D/2], in the compute dtype."""
+    """Rotary factors of a step's tokens in the compute dtype: cos and sin, both [T, 1, D/2].
+
+    With `positions`, int64 [T], those of every position, both [P, D/2]: a backend that `rotates_by_position` reads a
+    token's line itself.
+    """
 
     cos: Tensor
     sin: Tensor
+    positions: Tensor | None = None
+
+    def of_tokens(self) -> "RopeRows":
+        """The factors of the tokens, without positions."""
+        if self.positions is None:
+            return self
+        return RopeRows(self.cos[self.positions][:, None], self.sin[self.positions][:, None])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +169,11 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
 
     @property
     def on_gpu(self) -> bool: ...
+
+    @property
+    def rotates_by_position(self) -> bool:
+        """Whether `RopeRows` may have positions."""
+        ...
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear: ...
 

@@ -51,6 +51,7 @@ def apply_rope(heads: Tensor, rope: RopeRows) -> Tensor:
 
     D' is twice the width of the factors; dimensions past D' are unchanged.
     """
+    rope = rope.of_tokens()
     half = rope.cos.shape[-1]
     first, second, rest = heads[..., :half], heads[..., half : 2 * half], heads[..., 2 * half :]
     return torch.cat((first * rope.cos - second * rope.sin, second * rope.cos + first * rope.sin, rest), dim=-1)

@@ -104,6 +104,10 @@ class ReferenceOps:
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
+    @property
+    def rotates_by_position(self) -> bool:
+        return False
+
     def describe(self) -> dict[str, str | int | float]:
         return {"backend": "reference", "dtype": str(self.dtype).removeprefix("torch.")}
 

@@ -33,13 +33,18 @@ from kernels.weights import LatentWeights
 class RopeFactors:
     """A rope table on the model's device: in float32 on a CPU, else in the compute dtype."""
 
-    def __init__(self, table: RopeTable, dtype: torch.dtype, device: torch.device) -> None:
-        kept = torch.float32 if device.type == "cpu" else dtype
+    def __init__(
+        self, table: RopeTable, dtype: torch.dtype, device: torch.device, *, by_position: bool = False
+    ) -> None:
+        """`by_position`: the ops read the factors by position, and in the compute dtype."""
+        self._dtype, self._by_position = dtype, by_position
+        kept = torch.float32 if device.type == "cpu" and not by_position else dtype
         self._cos, self._sin = (tensor_of(factors).to(device, kept) for factors in (table.cos, table.sin))
-        self._dtype = dtype
 
     def rows(self, positions: Tensor) -> RopeRows:
-        """Factors of tokens at `positions` int64 [T], gathered once a step for all layers."""
+        """Factors of tokens at `positions` int64 [T], gathered once a step for all layers if the ops do not."""
+        if self._by_position:
+            return RopeRows(self._cos, self._sin, positions)
         cos, sin = (table[positions][:, None].to(self._dtype) for table in (self._cos, self._sin))
         return RopeRows(cos, sin)
 
@@ -67,7 +72,10 @@ class Transformer:
         self.ops = ops
         self._weights = weights
         distinct = {id(table): table for table in ropes}
-        self._ropes = {key: RopeFactors(table, ops.dtype, ops.device) for key, table in distinct.items()}
+        self._ropes = {
+            key: RopeFactors(table, ops.dtype, ops.device, by_position=ops.rotates_by_position)
+            for key, table in distinct.items()
+        }
         self._rope_of_layer = [id(table) for table in ropes]
         self._feed_forward = FeedForward(config, ops)
         self._layer_inputs = LayerEmbeddings(config, weights.layer_inputs, ops, self._feed_forward.multiply)

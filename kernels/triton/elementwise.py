@@ -143,7 +143,7 @@ def _rotary(dtype: str, kv_dtype: str, heads: _Heads) -> KernelVariant:
         vectors += ["query_weight", "key_weight"] if heads.kv_heads else ["query_weight"]
     if heads.value_normed:
         vectors.append("value_weight")
-    signature = {**dict.fromkeys(vectors, rows), "eps": "fp32"}
+    signature = {**dict.fromkeys(vectors, rows), "positions": "*i64", "eps": "fp32"}
     if heads.kv_heads:
         signature |= {"slot_mapping": "*i64", "kv": f"*{kv_dtype}", "block_stride": "i64"}
     if kv_dtype == _FP8:

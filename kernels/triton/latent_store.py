@@ -23,6 +23,7 @@ def rotate_and_store_latents_kernel(
     norm,
     cos,
     sin,
+    positions,
     slot_mapping,
     output,
     kv,
@@ -41,14 +42,18 @@ def rotate_and_store_latents_kernel(
 
     down [T, RANK + 2 HALF]: the latent, which is normed by norm [RANK], and what is rotated of the key; kv, a layer
     [N, 16, 1, 1, 2 HALF + RANK] whose blocks are `block_stride` elements apart, gets the latter and then the latent at
-    slot_mapping int64 [T], unless that is negative. cos, sin: [T, HALF]. Grid (T, 1 + tiles of HEADS heads). Oracle:
+    slot_mapping int64 [T], unless that is negative. cos, sin: [T, HALF], or of every position with positions int64
+    [T]. Grid (T, 1 + tiles of HEADS heads). Oracle:
     `kernels.reference_latent.rotate_and_store_latents`.
     """
     token = tl.program_id(0).to(tl.int64)
     dim = tl.arange(0, HALF_TILE)
     inside = dim < HALF
-    turn_cos = tl.load(cos + token * HALF + dim, mask=inside, other=0.0).to(tl.float32)
-    turn_sin = tl.load(sin + token * HALF + dim, mask=inside, other=0.0).to(tl.float32)
+    turn = token
+    if positions is not None:
+        turn = tl.load(positions + token)
+    turn_cos = tl.load(cos + turn * HALF + dim, mask=inside, other=0.0).to(tl.float32)
+    turn_sin = tl.load(sin + turn * HALF + dim, mask=inside, other=0.0).to(tl.float32)
     if tl.program_id(1) == 0:
         slot = tl.load(slot_mapping + token)
         if slot >= 0:
@@ -99,6 +104,7 @@ def rotate_and_store_latents(
         norm,
         rope.cos,
         rope.sin,
+        rope.positions,
         slot_mapping,
         output,
         kv_layer,

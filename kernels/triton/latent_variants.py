@@ -75,7 +75,12 @@ def _store(heads: int, dim: int) -> KernelVariant:
     return KernelVariant(
         f"latent-store-bf16-{heads}x{dim}",
         rotate_and_store_latents_kernel,
-        {**dict.fromkeys(tensors, "*bf16"), "slot_mapping": "*i64", "eps": "fp32", "block_stride": "i64"},
+        {
+            **dict.fromkeys(tensors, "*bf16"),
+            **dict.fromkeys(("positions", "slot_mapping"), "*i64"),
+            "eps": "fp32",
+            "block_stride": "i64",
+        },
         constexprs,
         frozenset((*tensors, "block_stride")),
         latent_store_warps(_RANK),

@@ -83,6 +83,10 @@ class TritonOps(ReferenceOps):
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
         return few_rows.PlainLinear(weight.to(self.device), None if bias is None else bias.to(self.device))
 
+    @property
+    def rotates_by_position(self) -> bool:
+        return True
+
     def takes_blocks(self, format: str, in_features: int) -> bool:
         return gpu_formats.takes(format, in_features, floats8=self._floats8)
 

@@ -100,6 +100,7 @@ def rotate_and_store_kernel(
     value_weight,
     cos,
     sin,
+    positions,
     slot_mapping,
     query,
     kv,
@@ -118,7 +119,8 @@ def rotate_and_store_kernel(
     """Norm, rotate and place the heads of qkv [T, QUERIES + 2 KV_HEADS, DIM].
 
     query [T, QUERIES, DIM] gets the queries; kv, a layer [N, 16, 2, KV_HEADS, DIM] whose blocks are `block_stride`
-    elements apart, the keys and values at slot_mapping int64 [T], unless that is negative. cos, sin: [T, HALF].
+    elements apart, the keys and values at slot_mapping int64 [T], unless that is negative. cos, sin: [T, HALF], or of
+    every position with positions int64 [T].
     The weights [DIM] are None where heads are not normed, the scales None where KV is not fp8. In int8 a vector is
     stored with a scale of its own: `kernels.triton.int8_kv`. Grid (T, tiles of HEADS heads). Oracles:
     `kernels.reference.rotate_and_store`, for int8 with `kernels.reference_int8.to_int8`; of queries alone, with
@@ -166,8 +168,11 @@ def rotate_and_store_kernel(
     elif REST_TILE:
         rest = tl.where(is_value[:, None], plain_rest, rest)
 
-    turn_cos = tl.load(cos + token * HALF + dim, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
-    turn_sin = tl.load(sin + token * HALF + dim, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
+    line = token
+    if positions is not None:
+        line = tl.load(positions + token)
+    turn_cos = tl.load(cos + line * HALF + dim, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
+    turn_sin = tl.load(sin + line * HALF + dim, mask=dim < HALF, other=0.0).to(tl.float32)[None, :]
     turned_first = tl.where(is_value[:, None], plain_first, first * turn_cos - second * turn_sin)
     turned_second = tl.where(is_value[:, None], plain_second, second * turn_cos + first * turn_sin)
 
@@ -215,6 +220,7 @@ def rotate_and_store(
         norms.value if norms else None,
         rope.cos,
         rope.sin,
+        rope.positions,
         slot_mapping,
         query,
         kv_layer,
@@ -242,6 +248,7 @@ def rotate(query: Tensor, norms: HeadNorms | None, rope: RopeRows) -> Tensor:
         None,
         rope.cos,
         rope.sin,
+        rope.positions,
         None,
         rotated,
         None,

@@ -81,8 +81,9 @@ def _norms(ops: Ops, random: Random) -> Results:
 
 def _attention(ops: Ops, random: Random, dtype: torch.dtype) -> Results:
     """Queries, keys and values of new tokens are rotated and stored, and all attend to what is there."""
-    angles = random(sum(_QUERIES), 1, _HEAD_DIM // 2)
-    rope = RopeRows(angles.cos().to(dtype).to(ops.dtype), angles.sin().to(dtype).to(ops.dtype))
+    angles = random(sum(_QUERIES), _HEAD_DIM // 2)
+    positions = torch.arange(len(angles), device=ops.device).flip(0)
+    rope = RopeRows(angles.cos().to(dtype).to(ops.dtype), angles.sin().to(dtype).to(ops.dtype), positions)
     kv = ops.allocate_kv(1, _BLOCKS, _KV_HEADS, _HEAD_DIM)[0]
     kv.copy_(random(*kv.shape))
     heads = random(sum(_QUERIES), _QUERY_HEADS + 2 * _KV_HEADS, _HEAD_DIM)

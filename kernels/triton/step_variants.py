@@ -44,6 +44,13 @@ def step_variants() -> list[KernelVariant]:
             aligned=frozenset({"hidden"}),
         ),
         KernelVariant(
+            name="step-finite-tokens",
+            kernel=step.finite_rows_kernel,
+            signature={"hidden": "*bf16", "finite": "*i8", "rows": "i32"},
+            constexprs={"query_starts": None, "SIZE": _HIDDEN, "TILE": step.HIDDEN_TILE},
+            aligned=frozenset({"hidden"}),
+        ),
+        KernelVariant(
             name="step-store-drawn",
             kernel=step.store_drawn_kernel,
             signature={

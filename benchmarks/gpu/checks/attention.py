@@ -123,7 +123,7 @@ def _check_alone(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:
 
 
 def _check_merges(stage: Stage, heads: Heads, dtype: torch.dtype) -> None:
-    """Many layers of one plan, which leave its counters at 0: the last programs differ, and the results do not."""
+    """Layers of one plan, each of which leaves its counters at 0. The last programs differ, and the results do not."""
     contexts = [1 + stage.rng.randrange(stage.scale.long_context) for _ in range(_MERGED_ROWS)]
     step = make_step([1] * len(contexts), contexts, heads, dtype, stage.generator)
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)

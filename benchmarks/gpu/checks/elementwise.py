@@ -17,6 +17,8 @@ from kernels.triton import activation, blocks, embedding, norms, rotary
 from kernels.weights import KVScales
 
 _EPS = 1e-5
+_POSITIONS = 1000
+"""Of which there are rotary factors."""
 _SCALES = KVScales(key=0.25, value=0.5)
 _SCALAR = 0.625
 _Gate = Callable[[Tensor], Tensor]
@@ -145,15 +147,16 @@ def _rotated(
 ) -> tuple[Tensor, HeadNorms | None, RopeRows]:
     """qkv, norms and factors."""
     qkv = _random(stage, tokens, case.queries + 2 * case.kv_heads, case.dim, dtype=dtype)
-    angles = 3 * _random(stage, tokens, 1, case.rotated // 2, dtype=torch.float32)
+    angles = 3 * _random(stage, _POSITIONS, case.rotated // 2, dtype=torch.float32)
+    positions = torch.arange(tokens, device=stage.device) * 7 % _POSITIONS
     query, key, value = _random(stage, 3, case.dim, dtype=dtype)
     head_norms = HeadNorms(query, key, _EPS, value=value if case.value_normed else None) if case.normed else None
-    return qkv, head_norms, RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
+    return qkv, head_norms, RopeRows(angles.cos().to(dtype), angles.sin().to(dtype), positions)
 
 
 def _wide(head_norms: HeadNorms | None, rope: RopeRows) -> tuple[HeadNorms | None, RopeRows]:
     """These in float64."""
-    wide = RopeRows(rope.cos.double(), rope.sin.double())
+    wide = RopeRows(rope.cos.double(), rope.sin.double(), rope.positions)
     if head_norms is None:
         return None, wide
     value = None if head_norms.value is None else head_norms.value.double()

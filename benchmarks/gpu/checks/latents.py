@@ -102,8 +102,8 @@ def _check_store(stage: Stage, title: str, latents: Latents, dtype: torch.dtype)
     dim = latents.rotated + latents.rank
     query = _random(stage, tokens, latents.heads, latents.rotated + latents.key_dim, dtype=dtype)
     down, norm = _random(stage, tokens, dim, dtype=dtype), _random(stage, latents.rank, dtype=dtype)
-    angles = 3 * _random(stage, tokens, 1, latents.rotated // 2, dtype=torch.float32)
-    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
+    angles = 3 * _random(stage, tokens, latents.rotated // 2, dtype=torch.float32)
+    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype), torch.arange(tokens, device=device).flip(0))
     num_blocks = tokens // BLOCK_TOKENS + 3
     slots = torch.randperm(num_blocks * BLOCK_TOKENS, generator=stage.generator, device=device)[:tokens]
     slots[tokens // 2] = -1
@@ -111,7 +111,7 @@ def _check_store(stage: Stage, title: str, latents: Latents, dtype: torch.dtype)
     output = query.new_empty((tokens, latents.heads, dim))
     with poisoned_memory():
         rotate_and_store_latents(query, down, norm, _EPS, rope, stored, slots, output)
-    wide_rope, kept = RopeRows(rope.cos.double(), rope.sin.double()), stored.double()
+    wide_rope, kept = RopeRows(rope.cos.double(), rope.sin.double(), rope.positions), stored.double()
     expected = reference_latent.rotate_and_store_latents(
         query.double(), down.double(), norm.double(), _EPS, wide_rope, kept, slots
     )

@@ -31,7 +31,8 @@ class Draws:
     @classmethod
     def after_rows(cls, tensors: StepTensors) -> "Draws":
         """One draw for each row."""
-        return cls(tensors.ends, tensors.row_slots, tensors.draw_positions)
+        each_one = tensors.ends.shape == tensors.token_ids.shape
+        return cls(None if each_one else tensors.ends, tensors.row_slots, tensors.draw_positions)
 
     @classmethod
     def after_drafts(cls, rows: Sequence[ScheduledRow], lines: Sequence[Row], device: torch.device) -> "Draws":

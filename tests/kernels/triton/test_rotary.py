@@ -48,10 +48,11 @@ CASES = [
 
 def inputs(case: Case, tokens: int, dtype: torch.dtype) -> tuple[torch.Tensor, HeadNorms | None, RopeRows]:
     qkv = random(tokens, case.queries + 2 * case.kv_heads, case.head_dim, dtype=dtype)
-    angles = random(tokens, 1, case.rotated // 2, dtype=torch.float32, seed=1) * 3
+    angles = random(9, case.rotated // 2, dtype=torch.float32, seed=1) * 3
     query, key, value = random(3, case.head_dim, dtype=dtype, seed=2)
     norms = HeadNorms(query, key, 1e-5, value=value if case.value_normed else None) if case.normed else None
-    return qkv, norms, RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
+    positions = torch.arange(tokens, device=DEVICE) * 5 % 9
+    return qkv, norms, RopeRows(angles.cos().to(dtype), angles.sin().to(dtype), positions)
 
 
 def poisoned(case: Case, dtype: torch.dtype) -> torch.Tensor:
@@ -72,6 +73,8 @@ def test_rotate_and_store(case: Case, dtype: torch.dtype) -> None:
     assert_close(stored.flatten(0, 1)[slots], written)
     if not case.value_normed:
         assert torch.equal(stored.flatten(0, 1)[slots][:, 1], qkv[:, -case.kv_heads :]), "values are stored as they are"
+    of_tokens = rotate_and_store(qkv, norms, rope.of_tokens(), poisoned(case, dtype), slots)
+    assert torch.equal(rotate_and_store(qkv, norms, rope, stored, slots), of_tokens), "the bits of gathered factors"
     stored.flatten(0, 1)[slots] = math.nan
     assert stored.isnan().all(), "slots that belong to no row are unchanged"
 

@@ -163,3 +163,5 @@ def test_a_row_is_finite_if_all_hidden_states_of_its_tokens_are(number: float, s
         expected = reference_step.finite_rows(broken, starts)
         assert expected.tolist() == [index != row for index in range(5)]
         assert torch.equal(step.finite_rows(broken, starts), expected)
+        each_one = torch.arange(11, dtype=torch.int32, device=DEVICE)
+        assert step.finite_rows(broken, each_one).tolist() == [index != token for index in range(10)]
