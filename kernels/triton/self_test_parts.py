@@ -83,9 +83,10 @@ def _latents(ops: Ops, random: Random) -> Results:
     plan = ops.plan_attention(AttentionMetadata(tables.to(ops.device), _QUERIES, _CONTEXTS))
     kv = random(sum(blocks), BLOCK_TOKENS, 1, 1, _ROTATED + _RANK)
     tokens = sum(_QUERIES)
-    angles = random(tokens, 1, _ROTATED // 2)
+    angles = random(tokens, _ROTATED // 2)
+    rope = RopeRows(angles.cos(), angles.sin(), torch.arange(tokens, device=ops.device))
     query, down = random(tokens, _HEADS, _ROTATED + _OTHERS), random(tokens, _RANK + _ROTATED)
-    absorbed = ops.latent_queries(weights, query, down, RopeRows(angles.cos(), angles.sin()), kv, plan.slot_mapping)
+    absorbed = ops.latent_queries(weights, query, down, rope, kv, plan.slot_mapping)
     means = ops.attend_latents(absorbed, kv, plan, _ROTATED, (_ROTATED + _OTHERS) ** -0.5)
     return {
         "queries over latents": absorbed.flatten(1),

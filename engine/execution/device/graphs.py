@@ -22,6 +22,10 @@ _DRAFTED_ROWS = 32
 _DRAFTED_TOKENS = (3, 5, 9)
 
 
+SHARED_CONTEXTS = 4
+"""Contexts of replayed steps may add up to this multiple of the KV memory: rows that share a prefix count it each."""
+
+
 class GraphKey(NamedTuple):
     """Size of a graph: rows, padding included, and tokens of each."""
 
@@ -86,12 +90,12 @@ def graph_sizes(num_slots: int, context_tokens: int, *, drafts: bool) -> GraphSi
     return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], _DRAFTED_ROWS))
 
 
-def draft_model_sizes(num_slots: int, context_tokens: int) -> GraphSizes:
-    """The sizes of a draft model's steps: of one token a row, or two where all drafts of the last step were
-    accepted."""
+def draft_model_sizes(num_slots: int, context_tokens: int, max_positions: int) -> GraphSizes:
+    """The sizes of a draft model's steps: of one token a row, or two where all drafts of the last step were accepted.
+    Contexts add up to at most `context_tokens`, and are of at most `max_positions` each."""
     needed = row_sizes(num_slots)
     rows = tuple(size for size in needed if size <= _DRAFTED_ROWS and size.bit_count() == 1)
-    return GraphSizes(rows, context_tokens, rows, (2,), 2 * rows[-1])
+    return GraphSizes(rows, min(context_tokens, rows[-1] * max_positions), rows, (2,), 2 * rows[-1])
 
 
 class Capture(Protocol):

@@ -16,7 +16,7 @@ from kernels.step import ROW_WORDS, Row, RowSave, StepShape, row_words
 RowWords = npt.NDArray[np.int32]
 """Encoded rows, int32 [R, 8]."""
 
-_START = Row._fields.index("start")
+START_WORD = Row._fields.index("start")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ def continued(last: StepInputs, planned: Sequence[ScheduledRow], graphs: GraphSi
         if not before[3]:  # a prompt's last chunk but one; what its sampling needs was not looked at
             return None
     words = last.words.copy()
-    words[: len(rows), _START] += 1
+    words[: len(rows), START_WORD] += 1
     return replace(last, rows=rows, words=words, context_tokens=context_tokens)
 
 

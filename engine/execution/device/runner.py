@@ -10,7 +10,15 @@ from torch import Tensor
 from engine.execution.device.counts import DeviceCounts
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, graph_sizes, row_sizes
+from engine.execution.device.graphs import (
+    NO_GRAPHS,
+    SHARED_CONTEXTS,
+    Capture,
+    GraphKey,
+    GraphSizes,
+    graph_sizes,
+    row_sizes,
+)
 from engine.execution.device.inputs import StepInputs, arrange, continued, encoded, padding_rows, replayed_shape
 from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.masks import DrawMasks, grammar_masks
@@ -29,9 +37,6 @@ from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionPlan
 from kernels.step import StepOps, StepShape, StepTensors
-
-_SHARED = 4
-"""Contexts of replayed steps may add up to this multiple of the KV memory: rows that share a prefix count it each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class DeviceRunner:
         self._device = model.ops.device
         self._num_slots = num_slots
         self._vocab_size = model.config.vocab_size
-        self._context_tokens = min(_SHARED * num_blocks * BLOCK_TOKENS, num_slots * max_model_len)
+        self._context_tokens = min(SHARED_CONTEXTS * num_blocks * BLOCK_TOKENS, num_slots * max_model_len)
         self._new_fence = fences_of(self._device)
         self._expert_tokens = DeviceCounts(model.expert_tokens)
         with torch.inference_mode():

@@ -29,7 +29,7 @@ def largest_drafting(new_drafter: NewDrafter, *, num_slots: int, most_rows: int,
     def capture_smallest(capture: Capture) -> None:
         new_drafter(num_blocks=1, num_slots=num_slots).capture_graphs(capture, SMALLEST_GRAPH)
 
-    num_graphs = len(draft_model_sizes(num_slots, BLOCK_TOKENS).keys)
+    num_graphs = len(draft_model_sizes(num_slots, BLOCK_TOKENS, max_positions).keys)
     return DraftSteps([partial(run, CATCH_UP_TOKENS), partial(run, 0)], capture_smallest, num_graphs)
 
 

@@ -10,7 +10,15 @@ from torch import Tensor
 from engine.config import BLOCK_TOKENS, MOST_DRAFTS
 from engine.execution.device.draws import Draws
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import NO_GRAPHS, Capture, GraphKey, GraphSizes, draft_model_sizes, row_sizes
+from engine.execution.device.graphs import (
+    NO_GRAPHS,
+    SHARED_CONTEXTS,
+    Capture,
+    GraphKey,
+    GraphSizes,
+    draft_model_sizes,
+    row_sizes,
+)
 from engine.execution.device.inputs import encoded, padding_rows, replayed_shape
 from engine.execution.device.logprobs import to_host
 from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn
@@ -30,9 +38,6 @@ from kernels.step import ROW_WORDS, StepOps, StepShape, StepTensors
 
 CATCH_UP_TOKENS = 1024
 """Maximum tokens per step, over all requests, with which the draft model catches up."""
-
-_SHARED = 4
-"""Contexts of replayed steps may add up to this multiple of the KV memory: rows that share a prefix count it each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +90,7 @@ class DeviceDrafter:
                 spare_block=num_blocks,
             )
         self._sampler = DeviceSampler(model.ops, step_ops, self._slots)
-        self.graph_sizes = draft_model_sizes(
-            num_slots, min(_SHARED * num_blocks * BLOCK_TOKENS, num_slots * (max_positions + BLOCK_TOKENS))
-        )
+        self.graph_sizes = draft_model_sizes(num_slots, SHARED_CONTEXTS * num_blocks * BLOCK_TOKENS, max_positions)
         self._lines = torch.zeros((self.graph_sizes.rows[-1], ROW_WORDS), dtype=torch.int32, device=self._device)
         """The encoded rows of the step that is replayed."""
         self._captured = NO_GRAPHS
@@ -145,7 +148,7 @@ class DeviceDrafter:
         """Upload the rows of all steps, and the changes of their slots: from the first block on, as any block of a
         request may have changed."""
         loaded = [ScheduledRow(row.request, 0, row.start + row.tokens, row.depth > 0) for row in rows]
-        self._slots.load(loaded, np.concatenate([step.inputs.words for step in steps]))
+        self._slots.load(loaded, np.concatenate([step.words for step in steps]))
 
     def _counts(self, rows: Sequence[DraftRow]) -> DraftCounts:
         slots = [slot_of(row.request) for row in rows]
@@ -153,23 +156,23 @@ class DeviceDrafter:
 
     def _launch(self, step: DraftStep, counts: DraftCounts | None, *, last: bool) -> None:
         """Launch a step, and count its drafts unless it is the last one."""
-        inputs = step.inputs
-        lines = self._slots.rows[step.first : step.first + inputs.shape.rows]
-        if inputs.key is not None:
-            replayed = self._graphs[inputs.key]
-            lines = self._lines[: inputs.shape.rows].copy_(lines)
+        shape = step.shape
+        lines = self._slots.rows[step.first : step.first + shape.rows]
+        if step.key is not None:
+            replayed = self._graphs[step.key]
+            lines = self._lines[: shape.rows].copy_(lines)
             self.replayed_total += 1
             logits, draws = replayed.forward(), replayed.draws
             if step.needs.plain and counts is None:
                 replayed.draw()
                 return
         else:
-            tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
-            logits, draws = self._forward(lines, tensors, inputs.shape), Draws.after_rows(tensors)
+            tensors = StepTensors.empty(shape.rows, shape.tokens, self._device)
+            logits, draws = self._forward(lines, tensors, shape), Draws.after_rows(tensors)
         if counts is None:
             self._sampler.draw(lines, logits, draws, step.needs)
             return
-        counted = counts.lines_of(step.slots, inputs.shape.rows)
+        counted = counts.lines_of(step.slots, shape.rows)
         sampler = DeviceSampler(self._ops, self._step_ops, counts)
         drawn = sampler.draw(lines, logits, replace(draws, row_slots=counted), step.needs)
         if not last:
@@ -209,7 +212,7 @@ class DeviceDrafter:
         self._step_ops.derive(lines, sequences, tensors, shape)
         plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv)
-        return self._head.logits(hidden[tensors.ends])
+        return self._head.logits(Draws.after_rows(tensors).hidden_of(hidden))
 
 
 def _up_to_end(request: Request, drafts: list[int]) -> list[int]:

@@ -1,6 +1,7 @@
 """A draft model on its target's device: the host waits once for a plan, few rows are replayed, nothing is lost."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,8 +13,11 @@ from engine.config import MOST_DRAFTS
 from engine.errors import DeviceLost, OutOfDeviceMemory
 from engine.execution.device import staging
 from engine.execution.device.graphs import Capture, CudaCapture
+from engine.execution.device.inputs import START_WORD, arrange
+from engine.execution.device.sampler import sampling_needs
 from engine.models.transformer import Transformer
 from engine.request import Request, SamplingParams
+from engine.scheduling.plan import ScheduledRow
 from engine.speculation import DraftWant, FixedDepth, Speculator
 from engine.speculation.device import drafter as drafter_module
 from engine.speculation.device.draft_placement import largest_drafting, largest_plan, place_drafter
@@ -187,8 +191,30 @@ def test_rows_leave_a_plan_once_they_have_their_drafts(tiny_folders: dict[str, P
     steps = draft_steps(rows, drafter.graph_sizes)
     assert [step.slots for step in steps] == [[0, 1, 2, 3], [0, 3], [0]]
     assert [step.first for step in steps] == [0, 4, 6]
-    assert [[row.start for row in step.inputs.rows] for step in steps] == [[9, 10, 11, 12], [10, 13], [11]]
-    assert all(step.inputs.key is not None for step in steps)
+    starts = [step.words[: len(step.slots), START_WORD].tolist() for step in steps]
+    assert starts == [[9, 10, 11, 12], [10, 13], [11]]
+    assert all(step.key is not None for step in steps)
+
+
+@pytest.mark.parametrize("params", [GREEDY, SEEDED, LADEN], ids=["greedy", "seeded", "laden"])
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_steps_of_the_same_rows_are_those_that_each_would_be_alone(
+    tiny_folders: dict[str, Path], tokens: int, params: SamplingParams
+) -> None:
+    graphs = drafter_of(model_of(tiny_folders["llama"]), graphs=True).graph_sizes
+    rows = [
+        DraftRow(index, running_request(prompt(30 + index), index, [index], params), 30 + index - tokens, tokens, 5, [])
+        for index in range(3)
+    ]
+    steps = draft_steps(rows, graphs)
+    assert len(steps) == 5
+    for drawn, step in enumerate(steps[1:], 1):
+        planned = [ScheduledRow(row.request, row.start + row.tokens + drawn - 1, 1, True) for row in rows]
+        inputs = arrange(planned, graphs)
+        needs = replace(sampling_needs(inputs.rows, range(3)), logprobs=[], tops=[])
+        assert step.words.tolist() == inputs.words.tolist()
+        assert (step.shape, step.key, step.needs) == (inputs.shape, inputs.key, needs)
+        assert step.first == steps[drawn - 1].first + len(steps[drawn - 1].words)
 
 
 class Patient(DraftModel):

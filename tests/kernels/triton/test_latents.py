@@ -17,12 +17,14 @@ from kernels.triton.latents import attend_latents
 from kernels.triton.plan import SPLIT_TOKENS as PLANNED_SPLIT_TOKENS
 from kernels.triton.plan import number_splits, plan_from_metadata
 from kernels.triton.tuning_latents import JOINED_SPLITS
-from tests.kernels.triton.attention_cases import FAR_AWAY, Step, only_row, with_room
-from tests.kernels.triton.latent_cases import SCALE, Latents, step_of
+from tests.kernels.triton.attention_cases import FAR_AWAY, Latents, Step, latent_step, only_row, with_room
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
 
 DRAFTED = 8
 """The most tokens of a row that is decoded."""
+
+SCALE = 0.11
+"""Of scores: not the one that the dimensions of a key suggest."""
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 SPLIT_TOKENS = JOINED_SPLITS * PLANNED_SPLIT_TOKENS
@@ -35,7 +37,7 @@ def attended(step: Step, shape: Latents) -> Tensor:
 
 
 def check(lens: list[int], contexts: list[int], shape: Latents, dtype: torch.dtype = torch.float32) -> None:
-    step = step_of(lens, contexts, shape, dtype)
+    step = latent_step(lens, contexts, shape, dtype)
     # The reference multiplies what no token sees by 0.
     kv = step.kv_layer.nan_to_num(0.0)
     expected = reference_latent.attend_latents(step.query, kv, step.metadata, shape.rotated, SCALE)
@@ -64,7 +66,7 @@ def test_contexts_of_decode_rows(context: int) -> None:
 def test_rows_of_any_number_of_splits() -> None:
     """Those with an odd number of the plan's splits leave one unused, and rows of padding theirs."""
     contexts = [300, 0, 1, SPLIT_TOKENS, 0, 260, SPLIT_TOKENS + 300]
-    step = step_of([1] * 7, contexts, Latents(2), torch.float32)
+    step = latent_step([1] * 7, contexts, Latents(2), torch.float32)
     output = attended(step, Latents(2))
     assert torch.equal(output[-1:], attended(only_row(step, 6), Latents(2)))
     assert not output[[1, 4]].any()
@@ -86,7 +88,7 @@ def test_chunks(tokens: int, context: int) -> None:
 
 def test_padding_rows_become_zero() -> None:
     lens, contexts = [1, 1, 2, 30, 12], [0, 35, 0, 30, 0]
-    output = attended(step_of(lens, contexts, Latents(), torch.float32), Latents())
+    output = attended(latent_step(lens, contexts, Latents(), torch.float32), Latents())
     assert output.isfinite().all()
     assert not output[[0, 2, 3]].any()
     assert not output[-12:].any()
@@ -95,13 +97,13 @@ def test_padding_rows_become_zero() -> None:
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     """Nor on the tile that its neighbours' drafts ask for."""
     lens, contexts, shape = [1, 3, 1, 12], [SPLIT_TOKENS + 40, 37, 9, 50], Latents(12)
-    step = step_of(lens, contexts, shape, torch.bfloat16)
+    step = latent_step(lens, contexts, shape, torch.bfloat16)
     for row, mine in enumerate(attended(step, shape).split(lens)):
         assert torch.equal(attended(only_row(step, row), shape), mine)
 
 
 def test_a_tokens_result_does_not_depend_on_its_chunk() -> None:
-    step, shape = step_of([40], [90], Latents(), torch.bfloat16), Latents()
+    step, shape = latent_step([40], [90], Latents(), torch.bfloat16), Latents()
     whole = attended(step, shape)
     metadata = type(step.metadata)(step.metadata.block_tables, [21], [71])
     assert torch.equal(attended(Step(step.query[:21].clone(), step.kv_layer, metadata), shape), whole[:21])
@@ -110,13 +112,13 @@ def test_a_tokens_result_does_not_depend_on_its_chunk() -> None:
 def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
     """As a CUDA graph replays it: the same tensors with other contents, and room to spare."""
     shape = Latents()
-    step = step_of([1, 3, 20], [SPLIT_TOKENS + 75, 30, 50], shape, torch.float32)
+    step = latent_step([1, 3, 20], [SPLIT_TOKENS + 75, 30, 50], shape, torch.float32)
     plan = plan_from_metadata(step.metadata, step.query.device, DRAFTED)
     roomy = with_room(plan, splits=9, decode_queries=DRAFTED, extend_tokens=100)
     again = attend_latents(step.query, step.kv_layer, roomy, shape.rotated, SCALE)
     assert torch.equal(again, attended(step, shape))
 
-    other = step_of([2, 2, 20], [SPLIT_TOKENS + 1, 5, 31], shape, torch.float32, seed=1)
+    other = latent_step([2, 2, 20], [SPLIT_TOKENS + 1, 5, 31], shape, torch.float32, seed=1)
     lines = torch.tensor([2, 0, 1])
     tables = torch.full((4, other.metadata.block_tables.shape[1]), FAR_AWAY, dtype=torch.int32)
     tables[lines] = other.metadata.block_tables.int()
@@ -131,7 +133,7 @@ def test_a_plan_holds_for_other_rows_within_its_numbers() -> None:
 
 def test_layers_that_lie_apart_within_blocks() -> None:
     shape = Latents()
-    step = step_of([1, 20], [40, 50], shape, torch.float32)
+    step = latent_step([1, 20], [40, 50], shape, torch.float32)
     pool = torch.full((len(step.kv_layer), 3, *step.kv_layer.shape[1:]), math.nan)
     pool[:, 1] = step.kv_layer
     apart = Step(step.query, pool[:, 1], step.metadata)
@@ -140,11 +142,11 @@ def test_layers_that_lie_apart_within_blocks() -> None:
 
 def test_layouts_that_kernels_do_not_read_are_refused() -> None:
     shape = Latents()
-    step = step_of([1], [5], shape, torch.float32)
+    step = latent_step([1], [5], shape, torch.float32)
     with pytest.raises(ValueError, match="for queries of 48"):
         attended(replace(step, kv_layer=step.kv_layer.repeat(1, 1, 2, 1, 1)), shape)
     with pytest.raises(ValueError, match="multiples of 16"):
-        attended(step_of([1], [5], Latents(4, 16, 24), torch.float32), shape)
+        attended(latent_step([1], [5], Latents(4, 16, 24), torch.float32), shape)
     with pytest.raises(ValueError, match="have gaps"):
         attended(replace(step, query=step.query.repeat(1, 2, 1)[:, ::2]), shape)
 
@@ -156,9 +158,8 @@ def test_rotate_and_store(shape: Latents, dtype: torch.dtype) -> None:
     query = random(tokens, shape.heads, dim, dtype=dtype)
     down = random(tokens, shape.rank + shape.rotated, dtype=dtype, seed=1)
     norm = random(shape.rank, dtype=dtype, seed=2)
-    angles = random(9, shape.rotated // 2, dtype=torch.float32, seed=3) * 3
-    positions = torch.tensor([8, 0, 3, 3], device=DEVICE)
-    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype), positions)
+    angles = random(tokens, 1, shape.rotated // 2, dtype=torch.float32, seed=3) * 3
+    rope = RopeRows(angles.cos().to(dtype), angles.sin().to(dtype))
     slots = torch.tensor([40, 0, -1, 15], device=DEVICE)
     stored, expected_stored = (
         torch.full((blocks, 2, BLOCK_TOKENS, 1, 1, shape.rotated + shape.rank), math.nan, device=DEVICE).to(dtype)

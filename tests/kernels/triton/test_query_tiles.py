@@ -20,8 +20,7 @@ from kernels.triton.plan import plan_from_metadata
 from kernels.triton.query_tiles import query_tiles, row_and_tile_of
 from kernels.triton.tuning import AttentionShape, extend_launch
 from kernels.triton.tuning_latents import LatentShape, latent_extend_launch
-from tests.kernels.triton.attention_cases import Heads, make_step
-from tests.kernels.triton.latent_cases import SCALE, Latents, step_of
+from tests.kernels.triton.attention_cases import Heads, Latents, latent_step, make_step
 from tests.support.kernel_tensors import DEVICE
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="counts what the interpreter runs")
@@ -97,15 +96,15 @@ def test_chunks_take_a_program_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
 @interpreted
 def test_chunks_over_latents_take_a_program_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = Latents()
-    step = step_of(LENS, CONTEXTS, shape, torch.float32)
+    step = latent_step(LENS, CONTEXTS, shape, torch.float32)
     plan = plan_from_metadata(step.metadata, step.query.device)
     tables = step.metadata.block_tables[:DECODE_ROWS]
     decoded = plan_from_metadata(AttentionMetadata(tables, LENS[:DECODE_ROWS], CONTEXTS[:DECODE_ROWS]), DEVICE)
     calls, grids = _counted(monkeypatch, "kernels.triton.latent_attention", "_finish_softmax")
-    attend_latents(step.query[:DECODE_ROWS], step.kv_layer, decoded, shape.rotated, SCALE)
+    attend_latents(step.query[:DECODE_ROWS], step.kv_layer, decoded, shape.rotated, 1.0)
     of_decode_rows = len(calls)
     calls.clear()
-    attend_latents(step.query, step.kv_layer, plan, shape.rotated, SCALE)
+    attend_latents(step.query, step.kv_layer, plan, shape.rotated, 1.0)
     heads, dim = step.query.shape[1:]
     of = LatentShape(heads, shape.rotated, dim - shape.rotated, step.kv_layer.element_size())
     launch = latent_extend_launch(of)
