@@ -75,7 +75,7 @@ _HOPPER_EXTEND: Mapping[Key, ExtendTile] = {
 }
 
 _SMALL_DECODE: Mapping[Key, DecodeTile] = {
-    (64, 1): DecodeTile(32, 4, 5, 5, 3),
+    (64, 1): DecodeTile(32, 4, 5, 4, 3),
     (64, 2): DecodeTile(32, 4, 5, 4, 3),
     (64, 4): DecodeTile(16, 4, 5, 3, 1),
     (128, 1): DecodeTile(32, 4, 5, 3, 2),
@@ -106,11 +106,13 @@ _SMALL_EXTEND: Mapping[Key, ExtendTile] = {
 
 _AMPERE_DECODE: Mapping[Key, DecodeTile] = {
     **_HOPPER_DECODE,
-    (64, 1): DecodeTile(64, 4, 5, 5, 3),
+    (64, 1): DecodeTile(64, 4, 5, 4, 3),
     (128, 1): DecodeTile(64, 4, 5, 2, 2),
     (128, 2): DecodeTile(64, 4, 5, 2, 2),
     (256, 1): DecodeTile(32, 4, 5, 2, 1),
     (256, 2): DecodeTile(32, 4, 5, 2, 1),
+    (512, 1): DecodeTile(16, 8, 5, 1, 1),
+    (512, 2): DecodeTile(16, 8, 5, 1, 1),
     (512, 4): DecodeTile(16, 8, 5, 1, 1, FEW_QUERY_ROWS),
 }
 _AMPERE_EXTEND: Mapping[Key, ExtendTile] = {
