@@ -77,6 +77,10 @@ class Assumed:
     gap_us: float = 0.4
 
 
+DEPENDENT = Assumed(small_us=1.2, gap_us=0.0)
+"""With programmatic dependent launch: a kernel's programs are placed while the one before it ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launches:
     """Launches of a step, by kernel: in each layer, and outside the layers."""
@@ -227,9 +231,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default="llama-3.1-8b", choices=sorted(models.SHAPES))
     parser.add_argument("--context", type=int, default=1000, metavar="TOKENS")
+    parser.add_argument("--dependent-launch", action="store_true", help="assume programmatic dependent launch")
     arguments = parser.parse_args()
     config = config_from_json(models.SHAPES[arguments.model])
-    launches, assumed = decode_launches("tiny" if config.latent is None else "tiny-latents"), Assumed()
+    launches = decode_launches("tiny" if config.latent is None else "tiny-latents")
+    assumed = DEPENDENT if arguments.dependent_launch else Assumed()
     print(f"Launches of a decode step of {arguments.model}, counted: {launches.total(config.num_layers)}")
     for name, part in ((f"in each of {config.num_layers} layers", launches.layer), ("outside", launches.outside)):
         listed = ", ".join(f"{kernel} {count}" for kernel, count in sorted(part.items(), key=lambda pair: -pair[1]))
