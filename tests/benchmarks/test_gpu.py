@@ -145,6 +145,14 @@ def test_a_model_is_served_from_the_first_step_to_saturation(stage: Stage) -> No
     assert {names.ALONE, names.SATURATED, names.ttft(12)} <= measured_names
 
 
+@pytest.fixture
+def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interpreted kernels take a second for a step of each."""
+    for name, value in (("SLOTS", 2), ("_PROMPT", 9), ("_TOKENS", 3)):
+        monkeypatch.setattr(smoke, name, value)
+
+
+@pytest.mark.usefixtures("short_texts")
 def test_the_smoke_compares_replayed_text_with_launched_text(stage: Stage) -> None:
     smoke.run(stage, rerun)
     assert [(each.name, each.status) for each in stage.outcomes] == [
@@ -166,6 +174,7 @@ def test_graphs_that_cannot_be_captured_leave_a_figure(stage: Stage, monkeypatch
     assert {status[name] for name in (names.EAGER, names.ALONE, names.SATURATED)} == {"measured"}
 
 
+@pytest.mark.usefixtures("short_texts")
 def test_dependent_launch_is_measured_against_launch_as_usual(stage: Stage) -> None:
     dependent_launch.run(stage)
     outcomes = {each.name: each for each in stage.outcomes if ": " not in each.name}
