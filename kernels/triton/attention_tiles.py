@@ -55,7 +55,7 @@ _HOPPER_DECODE: Mapping[Key, DecodeTile] = {
     (256, 1): DecodeTile(32, 4, 5, 3, 2),
     (256, 2): DecodeTile(32, 4, 5, 3, 2),
     (256, 4): DecodeTile(16, 8, 5, 1, 1),
-    (512, 1): DecodeTile(16, 8, 5, 2, 1),
+    (512, 1): DecodeTile(16, 8, 5, 1, 1),
     (512, 2): DecodeTile(16, 8, 5, 2, 1),
     (512, 4): DecodeTile(16, 8, 5, 1, 1),
 }

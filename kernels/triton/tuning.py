@@ -16,9 +16,9 @@ from kernels.triton.plan import SPLIT_TOKENS
 
 MAX_HEAD_DIM = 512
 
-_MERGED_NUMBERS = 512
-"""Numbers of a split that are merged at a time: 16 bytes a thread of four warps. Several splits are in flight, and none
-takes many registers."""
+_MERGED_NUMBERS = 128
+"""Numbers of a split that a warp merges at a time: 16 bytes a thread. Several splits are in flight. Four warps at the
+most do so in a program that shares a multiprocessor, and has fewer registers."""
 
 # Of a multiprocessor, and of a thread at the most, of every capability in `LIMITS`.
 _REGISTERS, _REGISTERS_OF_THREAD = 64 * 1024, 255
@@ -83,7 +83,9 @@ def decode_launch(shape: AttentionShape, most_queries: int) -> Launch:
     which reads KV."""
     tile = DECODE[shape.capability][shape.padded_dim, shape.kv_bytes]
     few = shape.group * most_queries <= FEW_QUERY_ROWS
-    merged_rows = _MERGED_NUMBERS // shape.padded_dim
+    programs = tile.few_programs if few else tile.many_programs
+    merging_warps = tile.num_warps if programs == 1 else 4
+    merged_rows = _MERGED_NUMBERS * merging_warps // shape.padded_dim
     constexprs = _heads(shape) | {
         "CAP": shape.cap,
         "WINDOW": shape.window,
@@ -93,7 +95,6 @@ def decode_launch(shape: AttentionShape, most_queries: int) -> Launch:
         "MERGED_ROWS": merged_rows,
         "MERGE_STAGES": 5 if merged_rows > 1 else 4,
     }
-    programs = tile.few_programs if few else tile.many_programs
     return Launch(constexprs, tile.num_warps, tile.num_stages, programs)
 
 
