@@ -94,8 +94,8 @@ class SchedulerConfig:
 class EngineConfig:
     """`kv_cache_bytes`: KV memory of each model in bytes (None: a share of the free memory). `max_model_len`: bound on
     prompt plus answer in tokens (None: the model's own). `device` auto: a GPU if one can be used, else the CPU, for
-    which the start-up probe then chooses `threads` (None) and `dtype` (auto). `kv_dtype` fp8 is for GPUs.
-    `quantize`: format of weight matrices, for those not already stored in fewer bits; fp8 is for GPUs.
+    which the start-up probe then chooses `threads` (None) and `dtype` (auto). `kv_dtype` fp8 is for GPUs. `quantize`:
+    format of weight matrices, for those not already stored in fewer bits; fp8 is for GPUs.
 
     Raises:
         ValueError: a value is out of its range.

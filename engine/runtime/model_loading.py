@@ -104,7 +104,6 @@ class LoadedModel:
     runner: Executor
     pool: KVPool
     speculator: Speculator | None = None
-
     on_gpu: "Transformer | None" = None
 
     @property

@@ -205,9 +205,9 @@ def _check_rotation(
     untouched = torch.ones(num_blocks * BLOCK_TOKENS, dtype=torch.bool, device=device)
     untouched[written] = False
     strays = stored.float().flatten(0, 1)[untouched].isfinite().double().mean()
-    stage.checked(f"{title}, slots of nobody", float(strays), 0.0, "must stay as they were")
+    stage.checked(f"{title}, unassigned slots", float(strays), 0.0, "must be unchanged")
     others = torch.cat((pool[:, :size], pool[:, 2 * size :])).float()
-    stage.checked(f"{title}, other layers", float(others.isfinite().double().mean()), 0.0, "must stay as they were")
+    stage.checked(f"{title}, other layers", float(others.isfinite().double().mean()), 0.0, "must be unchanged")
 
 
 def _check_blocks(stage: Stage, title: str, dtype: torch.dtype, layers: int, shape: tuple[int, ...]) -> None:

@@ -69,4 +69,4 @@ def _check_store(stage: Stage, title: str, heads: Heads, dtype: torch.dtype) -> 
     untouched = torch.ones(num_blocks * BLOCK_TOKENS, dtype=torch.bool, device=device)
     untouched[slots] = False
     strays = numbers_of(blocks, heads.kv, heads.dim).flatten(0, 1)[untouched]
-    stage.checked(f"{title}, slots of nobody", float((strays != 99).double().mean()), 0.0, "must stay as they were")
+    stage.checked(f"{title}, unassigned slots", float((strays != 99).double().mean()), 0.0, "must be unchanged")

@@ -122,4 +122,4 @@ def _check_store(stage: Stage, title: str, latents: Latents, dtype: torch.dtype)
     untouched = torch.ones(num_blocks * BLOCK_TOKENS, dtype=torch.bool, device=device)
     untouched[written] = False
     strays = stored.flatten(0, 1)[untouched].isfinite().double().mean()
-    stage.checked(f"{title}, slots of nobody", float(strays), 0.0, "must stay as they were")
+    stage.checked(f"{title}, unassigned slots", float(strays), 0.0, "must be unchanged")

@@ -70,7 +70,6 @@ class GraphSizes:
 
 NO_GRAPHS = GraphSizes((), 0)
 SMALLEST_GRAPH = GraphSizes((1,), BLOCK_TOKENS)
-SMALLEST_GRAPH = GraphSizes((1,), BLOCK_TOKENS)
 
 
 def row_sizes(num_slots: int) -> tuple[int, ...]:
