@@ -28,7 +28,7 @@ from engine.execution.runner import ModelRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import SamplingParams
-from engine.runtime.model_loading import LoadedModel, ServedModel
+from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.thread import EngineThread
 from engine.scheduling.scheduler import Scheduler
 from gateway.config.settings import Settings

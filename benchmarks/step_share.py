@@ -14,7 +14,8 @@ from benchmarks.checkpoints import half_billion
 from benchmarks.traffic import make_jobs
 from engine import EngineConfig, SamplingParams
 from engine.request import STANDARD, Request
-from engine.runtime.model_loading import LoadedModel, load
+from engine.runtime.loaded_model import LoadedModel
+from engine.runtime.model_loading import load
 from kernels.dispatch import select_ops
 
 CONCURRENCIES = (1, 8, 32)

@@ -20,7 +20,7 @@ from engine.config import SchedulerConfig
 from engine.engine import Engine
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
-from engine.runtime.model_loading import LoadedModel, ServedModel
+from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.thread import EngineThread
 from engine.scheduling.plan import RowResult, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler

@@ -19,7 +19,8 @@ from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from engine.request import STANDARD, PromptInput, Request, SamplingParams, ServiceClass, TextDelta
 from engine.runtime.core import EngineCore, EngineHealth
-from engine.runtime.model_loading import LoadedModel, LoadProgress, ServedModel, load
+from engine.runtime.loaded_model import LoadedModel, ServedModel
+from engine.runtime.model_loading import LoadProgress, load
 from engine.runtime.output_stream import OutputStream
 from engine.runtime.request_handle import RequestHandle
 from engine.runtime.reservation import Reservation

@@ -12,6 +12,7 @@ from engine.errors import OutOfDeviceMemory
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.host_model import HostModel
+from engine.runtime.loaded_model import LoadedModel
 from engine.speculation.draft_head import make_head
 from engine.speculation.draft_model import Drafter, DraftModel
 from engine.speculation.host_drafter import HostDrafter
@@ -23,7 +24,6 @@ from kernels.dispatch import select_step_ops
 if TYPE_CHECKING:
     from engine.execution.device.placement import DraftSteps
     from engine.models.transformer import Transformer
-    from engine.runtime.model_loading import LoadedModel
 
 logger = logging.getLogger(__name__)
 
@@ -50,8 +50,8 @@ class PreparedDraft:
 
 
 def fitting_draft(
-    draft: "LoadedModel", name: str, model_config: ModelConfig, text: TextProcessor, config: EngineConfig
-) -> "LoadedModel | None":
+    draft: LoadedModel, name: str, model_config: ModelConfig, text: TextProcessor, config: EngineConfig
+) -> LoadedModel | None:
     """The draft model if it can draft for this model; None if it cannot and is not required."""
     served = draft.served
     if draft.config.linear is not None:
@@ -70,7 +70,7 @@ def fitting_draft(
 
 
 def prepare_draft(
-    draft: "LoadedModel", name: str, target: HostModel | None, config: EngineConfig, max_positions: int
+    draft: LoadedModel, name: str, target: HostModel | None, config: EngineConfig, max_positions: int
 ) -> PreparedDraft:
     """Prepare `draft` for the model `name`. `target`: None if a GPU computes it. `max_positions`: the draft model's
     maximum context.
@@ -88,7 +88,7 @@ def prepare_draft(
 
 
 def _prepare_on_gpu(
-    draft: "LoadedModel", model: "Transformer | None", max_positions: int, config: EngineConfig
+    draft: LoadedModel, model: "Transformer | None", max_positions: int, config: EngineConfig
 ) -> PreparedDraft:
     from engine.speculation.device.draft_placement import largest_drafting, place_drafter  # imports torch
     from engine.speculation.device.drafter import DeviceDrafter

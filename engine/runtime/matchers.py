@@ -10,7 +10,7 @@ from engine.grammar.spec import GrammarRefused, GrammarSpec, SandboxFailed
 from engine.grammar.tenant_queues import QueueFull
 from engine.request import Request
 from engine.runtime.futures import outcome_of
-from engine.runtime.model_loading import ServedModel
+from engine.runtime.loaded_model import ServedModel
 
 if TYPE_CHECKING:
     from engine.grammar.compiler import GrammarCompiler

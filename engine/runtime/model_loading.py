@@ -3,8 +3,8 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +38,8 @@ from engine.models.loader import host_model, load_model
 from engine.models.native_model import NativeModel
 from engine.request import Request, SamplingParams
 from engine.runtime.draft_loading import PreparedDraft, fitting_draft, prepare_draft
-from engine.runtime.model_details import ModelDetails, model_details
+from engine.runtime.loaded_model import LoadedModel, ServedModel
+from engine.runtime.model_details import model_details
 from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from engine.scheduling.cost import StepCostModel
 from engine.scheduling.plan import Executor
@@ -65,53 +66,6 @@ LoadProgress = Callable[[str, int, int], None]
 
 _WARM_UP_PROMPT_TOKENS = 24
 _WARM_UP_TOKENS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """A loaded model as callers see it. `max_model_len`: bound on prompt plus answer, in tokens.
-
-    `windows`: the same bound by name of service class. A class has less where KV memory is reserved above it and the
-    pool is small. `version` identifies the checkpoint's content.
-    """
-
-    name: str
-    text: TextProcessor
-    max_model_len: int
-    windows: Mapping[str, int]
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-    created: int
-    version: str
-    grammars: "GrammarCompiler | None" = None
-    """None: structured output is not supported with this model."""
-    prefix_cache: bool = True
-    sampling_defaults: SamplingDefaults = NO_DEFAULTS
-    """The parameters of a request that does not state them."""
-    details: ModelDetails | None = None
-    """The model's files and memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model with all that is needed to step it. `path`: its checkpoint. `model`: None if a GPU computes it, with
-    `on_gpu`."""
-
-    served: ServedModel
-    path: Path
-    model: HostModel | None
-    scheduler: Scheduler
-    runner: Executor
-    pool: KVPool
-    speculator: Speculator | None = None
-    on_gpu: "Transformer | None" = None
-
-    @property
-    def config(self) -> ModelConfig:
-        """The model's."""
-        model = self.model or self.on_gpu
-        assert model is not None, f"{self.served.name} has no network"
-        return model.config
 
 
 def load(

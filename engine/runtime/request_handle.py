@@ -7,8 +7,8 @@ from contextlib import suppress
 from engine.errors import EngineError
 from engine.memory.request_hashes import hash_prompts
 from engine.runtime.core import EngineCore
+from engine.runtime.loaded_model import ServedModel
 from engine.runtime.matchers import assign_matchers
-from engine.runtime.model_loading import ServedModel
 from engine.runtime.reservation import Reservation
 from engine.runtime.streams import AbortListener, Choice, DeltaReceiver, OutputDispatcher
 

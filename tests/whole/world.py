@@ -30,7 +30,7 @@ from engine.runtime import output_stream
 from engine.runtime import thread as engine_thread
 from engine.runtime import wait_prediction as engine_wait_prediction
 from engine.runtime import watchdog as engine_watchdog
-from engine.runtime.model_loading import LoadedModel, ServedModel
+from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.thread import EngineThread
 from engine.scheduling.scheduler import Scheduler
 from engine.text.chat_template import ChatTemplate
