@@ -111,7 +111,6 @@ _AMPERE_DECODE: Mapping[Key, DecodeTile] = {
     (128, 2): DecodeTile(64, 4, 5, 2, 2),
     (256, 1): DecodeTile(32, 4, 5, 2, 1),
     (256, 2): DecodeTile(32, 4, 5, 2, 1),
-    (512, 1): DecodeTile(16, 8, 5, 1, 1),
     (512, 2): DecodeTile(16, 8, 5, 1, 1),
     (512, 4): DecodeTile(16, 8, 5, 1, 1, FEW_QUERY_ROWS),
 }
@@ -126,11 +125,6 @@ _AMPERE_EXTEND: Mapping[Key, ExtendTile] = {
 }
 """163 KiB and products of single warps: capability 8.0."""
 
-_BLACKWELL_DECODE: Mapping[Key, DecodeTile] = {
-    **_HOPPER_DECODE,
-    (64, 1): DecodeTile(64, 4, 5, 4, 4),
-    (512, 1): DecodeTile(16, 8, 5, 1, 1),
-}
 _BLACKWELL_EXTEND: Mapping[Key, ExtendTile] = {**_HOPPER_EXTEND, (64, 1): ExtendTile(64, 64, 4, 5)}
 """Hopper's shared memory, and tensor memory for the sums of products: capability 10.0."""
 
@@ -139,7 +133,7 @@ DECODE: Mapping[int, MutableMapping[Key, DecodeTile]] = {
     86: {**_SMALL_DECODE},
     89: {**_SMALL_DECODE},
     HOPPER: {**_HOPPER_DECODE},
-    100: {**_BLACKWELL_DECODE},
+    100: {**_HOPPER_DECODE},
     120: {**_SMALL_DECODE},
 }
 EXTEND: Mapping[int, MutableMapping[Key, ExtendTile]] = {
