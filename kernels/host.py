@@ -28,6 +28,7 @@ class StepRows:
     states: of a model with recurrent layers.
     window_tables: of a model whose KV is in groups, `block_tables` of the groups after the first. Entries that no token
         of the row attends to are never read.
+    adapters: int64 [R], the slot of each row's adapter, or `kernels.adapters.NO_ADAPTER`; None: no row has one.
 
     Blocks that belong to no row may hold anything. If the model `reads_past_context`, slots past a row's context, in
     its last block, must hold finite numbers.
@@ -38,6 +39,7 @@ class StepRows:
     context_lens: Ints
     states: StateRows | None = None
     window_tables: tuple[Ints, ...] = ()
+    adapters: Ints | None = None
 
 
 @dataclass(frozen=True)
