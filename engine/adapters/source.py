@@ -19,7 +19,7 @@ class AdapterSource:
 
 @dataclass(frozen=True, slots=True)
 class AdapterFacts:
-    """What checking an adapter's files found.
+    """Facts of an adapter, found by checking its files.
 
     `rank`: the largest of its modules. `targets`: names of the modules that it changes, sorted. `parameters`: numbers
     in its weights. `bytes`: of its files. `base_model`: as its config states it; empty if it does not.
