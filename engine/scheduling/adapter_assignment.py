@@ -12,7 +12,7 @@ from engine.scheduling.stopping import ends_in_flight
 
 
 class AdapterAssignment:
-    """Calls that the loop of steps makes for adapters: `update` before each step, and `loaded` or `fail` for each load."""
+    """Calls of the loop of steps for adapters: `update` before each step, and `loaded` or `fail` for each load."""
 
     def __init__(self, requests: RequestTable, budget: PreemptionBudget, committer: Committer, wait_ns: int) -> None:
         """`wait_ns`: maximum wait for an adapter, after which a request fails."""
