@@ -203,7 +203,7 @@ class StagedForward:
         self._rows.query_lens, self._rows.tokens = address(counts), len(kept)
 
     def _change(self, layer: int, product: AdaptedProduct) -> Change | None:
-        """What the adapters of the struct's rows add to a product; None if no row has one."""
+        """The changes of the adapters of the struct's rows to a product; None if no row has one."""
         if not self._rows.adapters:
             return None
         return Change(ctypes.addressof(self._rows), product_number(layer, product))
