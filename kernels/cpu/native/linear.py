@@ -23,8 +23,11 @@ GATED = frozenset({abi.Store.SILU_MUL, abi.Store.GELU_MUL, abi.Store.CLAMPED_MUL
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The changes of adapters to a product: `rows_at`, the address of a TpRows with adapters, whose tokens are the product's
-    rows, and the number of the product: see `kernels.cpu.native.adapters.product_number`."""
+    """The changes of adapters to a product.
+
+    rows_at: address of a TpRows with adapters, whose tokens are the product's rows. product: the number of the product,
+    see `kernels.cpu.native.adapters.product_number`.
+    """
 
     rows_at: int
     product: int
