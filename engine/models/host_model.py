@@ -1,8 +1,9 @@
 """The interface of a model that computes on the CPU."""
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from engine.models.config import ModelConfig
+from kernels.adapters import AdapterWeights
 from kernels.arrays import Array, Floats, Ints
 from kernels.host import HostOps, StepRows
 
@@ -60,6 +61,25 @@ class HostModel(Protocol):
 
     def logits(self, hidden: Array) -> Floats:
         """float32 [T, V] from hidden states [T, H]."""
+        ...
+
+
+Packed = TypeVar("Packed")
+
+
+class AdaptedHostModel(HostModel, Protocol[Packed]):
+    """A model whose rows may have adapters: see `StepRows.adapters`. `Packed`: an adapter in the model's own format."""
+
+    def allocate_adapters(self, slots: int) -> None:
+        """Make slots for adapters, empty; once, before the first step that has some."""
+        ...
+
+    def pack_adapter(self, weights: AdapterWeights) -> Packed:
+        """Pack an adapter. On any thread, also while another computes a step."""
+        ...
+
+    def put_adapter(self, slot: int, packed: Packed | None) -> None:
+        """Fill a slot, or empty it, between steps. A slot that a step's row has must be filled."""
         ...
 
 
