@@ -15,7 +15,7 @@ def add_low_rank(y: Tensor, x: Tensor, adapters: Mapping[int, Parts], slots: Seq
     computed in float32, added to its y in float32, and rounded once. It depends on that token alone: a token has the
     same bits in any step. Backends may round `down @ x` to their compute dtype, within `reference`'s tolerances.
     """
-    out = y.float()
+    out = y.to(torch.float32, copy=True)
     for token, slot in enumerate(slots):
         if slot == NO_ADAPTER:
             continue
