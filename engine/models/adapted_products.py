@@ -1,34 +1,15 @@
 """The products of a layer that adapters change: their sizes, and a step's products with what its rows' adapters add."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from kernels.adapters import ADAPTED_PRODUCTS, AdaptedProduct, AdapterWeights, Parts
+from kernels.adapter_sizes import LayerSizes, ProductSize
+from kernels.adapters import AdaptedProduct
+from kernels.device_adapters import StepAdapters
+from kernels.layout import HeadShape
 from kernels.ops import LayerWeights, Linear
 from kernels.weights import LatentWeights, MlpWeights
-
-
-class ProductSize(NamedTuple):
-    """The size of a product: a weight [outputs, inputs]."""
-
-    outputs: int
-    inputs: int
-
-
-LayerSizes = Mapping[AdaptedProduct, ProductSize]
-"""The products of a layer that adapters can change."""
-
-
-class StepAdapters(Protocol):
-    """The adapters of a step's tokens, on the model's device."""
-
-    def add(self, layer: int, product: AdaptedProduct, y: Tensor, x: Tensor) -> Tensor:
-        """y [T, N], the product of x [T, K], plus what the adapters add; y may be overwritten. See
-        `kernels.reference_adapters`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,41 +26,21 @@ def multiply(linear: Linear, x: Tensor, product: AdaptedProduct, adapters: Layer
     return y if adapters is None else adapters.adapters.add(adapters.layer, product, y, x)
 
 
-def adapted_sizes(layer: LayerWeights) -> LayerSizes:
-    """The products of a layer that adapters can change: not those of latents, delta nets' inputs and experts."""
+def adapted_sizes(layer: LayerWeights, num_heads: int, heads: HeadShape | None) -> LayerSizes:
+    """The products of a layer that adapters can change: not those of latents, delta nets' inputs and experts.
+    `num_heads`: of queries. `heads`: of keys and values; None for a delta net."""
     sizes: dict[AdaptedProduct, ProductSize] = {}
-    if layer.delta is None and not isinstance(layer.qkv, LatentWeights):
-        sizes["qkv"] = _size(layer.qkv)
+    if heads is not None and not isinstance(layer.qkv, LatentWeights):
+        query, of_keys = num_heads * heads.dim, heads.kv_heads * heads.dim
+        further = (layer.qkv.out_features - query) // of_keys
+        sizes["qkv"] = ProductSize((query, *[of_keys] * further), layer.qkv.in_features)
     sizes["output"] = _size(layer.output)
     if isinstance(layer.mlp, MlpWeights):
-        sizes["gate_up"], sizes["down"] = _size(layer.mlp.gate_up), _size(layer.mlp.down)
+        gate_up = layer.mlp.gate_up
+        sizes["gate_up"] = ProductSize((gate_up.out_features // 2,) * 2, gate_up.in_features)
+        sizes["down"] = _size(layer.mlp.down)
     return sizes
 
 
-def check_adapter(weights: AdapterWeights, layers: Sequence[LayerSizes]) -> None:
-    """Raises:
-    ValueError: the adapter does not fit a model with these layers."""
-    if len(weights.layers) != len(layers):
-        raise ValueError(f"an adapter of {len(weights.layers)} layers, and the model has {len(layers)}")
-    for index, (layer, sizes) in enumerate(zip(weights.layers, layers, strict=True)):
-        for product in ADAPTED_PRODUCTS:
-            parts, size = layer.parts(product), sizes.get(product)
-            if parts and size is None:
-                raise ValueError(f"layer {index}: the model has no {product} product that adapters can change")
-            if size is not None and not _fit(parts, size):
-                shapes = [(part.down.shape, part.up.shape, part.first) for part in parts]
-                raise ValueError(f"layer {index}: {product} has {size}, and the adapter {shapes}")
-
-
-def _fit(parts: Parts, size: ProductSize) -> bool:
-    end = 0
-    for part in sorted(parts, key=lambda part: part.first):
-        outputs, rank = part.up.shape
-        if part.down.shape != (rank, size.inputs) or part.first < end:
-            return False
-        end = part.first + outputs
-    return end <= size.outputs
-
-
 def _size(linear: Linear) -> ProductSize:
-    return ProductSize(linear.out_features, linear.in_features)
+    return ProductSize((linear.out_features,), linear.in_features)

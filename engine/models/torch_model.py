@@ -2,10 +2,10 @@
 
 import torch
 
-from engine.models.adapted_products import check_adapter
 from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel, allocate_states
 from engine.models.transformer import Transformer
+from kernels.adapter_sizes import check_adapter
 from kernels.adapters import AdapterWeights
 from kernels.arrays import Array, Floats, Ints
 from kernels.cpu.adapters import TorchAdapter, TorchAdapters, pack

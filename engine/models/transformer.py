@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from engine.models.adapted_products import LayerAdapters, LayerSizes, StepAdapters, adapted_sizes, multiply
+from engine.models.adapted_products import LayerAdapters, adapted_sizes, multiply
 from engine.models.config import ModelConfig
 from engine.models.delta_net import DeltaNet
 from engine.models.device_delta import DeviceDeltaNet
@@ -21,7 +21,9 @@ from engine.models.kv_groups import KVGroups, mixed_blocks
 from engine.models.layer_inputs import LayerEmbeddings
 from engine.models.rope import RopeTable
 from kernels import ops as ops_types
+from kernels.adapter_sizes import LayerSizes
 from kernels.arrays import Ints
+from kernels.device_adapters import DeviceAdapters, StepAdapters
 from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
@@ -72,6 +74,7 @@ class Transformer:
         self.config = config
         self.ops = ops
         self._weights = weights
+        self.adapters: DeviceAdapters | None = None
         distinct = {id(table): table for table in ropes}
         self._ropes = {
             key: RopeFactors(table, ops.dtype, ops.device, by_position=ops.rotates_by_position)
@@ -107,7 +110,15 @@ class Transformer:
     @property
     def adapted_sizes(self) -> list[LayerSizes]:
         """Of each layer, the products that adapters can change."""
-        return [adapted_sizes(layer) for layer in self._weights.layers]
+        config = self.config
+        return [
+            adapted_sizes(layer, config.num_heads, None if config.is_linear(index) else config.heads_of(index))
+            for index, layer in enumerate(self._weights.layers)
+        ]
+
+    def allocate_adapters(self, slots: int, max_rank: int) -> None:
+        """Allocate memory for adapters of at most `max_rank` on the model's device."""
+        self.adapters = self.ops.allocate_adapters(self.adapted_sizes, slots, max_rank)
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv` and `allocate_mixed_kv`."""

@@ -1,20 +1,19 @@
 """Random adapters of tiny models, and models with an adapter merged into their weights."""
 
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 
 import numpy as np
 import torch
 
-from engine.models.adapted_products import LayerSizes
-from engine.models.config import ModelConfig
 from engine.models.transformer import Transformer
+from kernels.adapter_sizes import LayerSizes
 from kernels.adapters import ADAPTED_PRODUCTS, AdaptedProduct, AdapterWeights, LayerAdapter, LowRankPart, Parts
 from kernels.arrays import FLOAT32
 from kernels.weights import MlpWeights
 
 
 def random_adapter(
-    config: ModelConfig,
     layers: Sequence[LayerSizes],
     seed: int,
     rank: int = 4,
@@ -28,7 +27,7 @@ def random_adapter(
         size = layers[index].get(product)
         if size is None or product not in products:
             return ()
-        edges = [0, *_edges(config, index, product, size.outputs), size.outputs]
+        edges = [0, *accumulate(size.parts)]
         ranks = [rank] * (len(edges) - 2) + [rank if len(edges) == 2 else max(1, rank // 2)]
         return tuple(
             LowRankPart(
@@ -57,13 +56,3 @@ def merge(model: Transformer, adapter: AdapterWeights) -> None:
                 weight = linears[product]._weight  # type: ignore[union-attr]
                 low_rank = torch.from_numpy(part.up @ part.down).to(weight.dtype)
                 weight[part.first : part.first + len(low_rank)] += low_rank
-
-
-def _edges(config: ModelConfig, index: int, product: AdaptedProduct, outputs: int) -> list[int]:
-    if product == "gate_up":
-        return [outputs // 2]
-    heads = config.heads_of(index)
-    query = config.num_heads * heads.dim
-    if product != "qkv" or query >= outputs:
-        return []
-    return [edge for edge in (query, query + heads.kv_heads * heads.dim) if edge < outputs]

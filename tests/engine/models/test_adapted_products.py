@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from engine.checkpoints.checkpoint import open_checkpoint
-from engine.models.adapted_products import check_adapter
 from engine.models.loader import load_model
 from engine.models.torch_model import TorchModel
 from engine.models.transformer import Transformer
+from kernels.adapter_sizes import check_adapter
 from kernels.adapters import NO_ADAPTER, AdaptedProduct, AdapterWeights, LayerAdapter, LowRankPart
 from kernels.arrays import Floats
 from kernels.cpu.adapters import TorchAdapters, pack
@@ -54,7 +54,7 @@ def logits(model: TorchModel, rows: dict[int, int | None]) -> list[Floats]:
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2", "gemma4", "qwen3_5", "olmoe", "deepseek_v2", "olmo2"])
 def test_as_with_the_adapter_merged(tiny_folder: TinyFolder, family: TinyFamily) -> None:
     model, merged = load(tiny_folder, family), load(tiny_folder, family)
-    adapter = random_adapter(model.config, model.adapted_sizes, seed=1)
+    adapter = random_adapter(model.adapted_sizes, seed=1)
     assert adapter.parameters
     host = TorchModel(model)
     host.allocate_adapters(2)
@@ -75,7 +75,7 @@ def test_rows_of_any_adapters(tiny_folder: TinyFolder) -> None:
     host.allocate_adapters(3)
     changed: tuple[tuple[AdaptedProduct, ...], ...] = (("output",), ("qkv", "down"))
     for number, rank in enumerate((8, 3)):
-        adapter = random_adapter(model.config, model.adapted_sizes, number, rank, changed[number])
+        adapter = random_adapter(model.adapted_sizes, number, rank, changed[number])
         host.put_adapter(number, host.pack_adapter(adapter))
     rows: dict[int, int | None] = {0: 1, 1: None, 2: 0, 3: 1}
     for together, (index, slot) in zip(logits(host, rows), rows.items(), strict=True):
@@ -110,7 +110,7 @@ def test_a_product_with_adapters(dtype: torch.dtype) -> None:
 def test_what_does_not_fit_is_refused(tiny_folder: TinyFolder) -> None:
     llama, olmoe = (load(tiny_folder, family) for family in ("llama", "olmoe"))
     sizes = llama.adapted_sizes
-    adapter = random_adapter(llama.config, sizes, seed=1)
+    adapter = random_adapter(sizes, seed=1)
     check_adapter(adapter, sizes)
     with pytest.raises(ValueError, match="an adapter of 1 layers, and the model has 2"):
         check_adapter(AdapterWeights(adapter.layers[:1]), sizes)
