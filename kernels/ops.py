@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from kernels import host, weights
+from kernels.adapter_sizes import LayerSizes
+from kernels.device_adapters import DeviceAdapters
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks
 from kernels.weights import KVScales
@@ -240,6 +242,14 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
     @property
     def layer_size(self) -> LayerSize:
         """Numbers of one layer of a block, with what stands for its scales."""
+        ...
+
+    def allocate_adapters(self, layers: Sequence[LayerSizes], slots: int, max_rank: int) -> DeviceAdapters:
+        """Slots for adapters of a model with these layers, all empty.
+
+        Raises:
+            ValueError: the backend does not take adapters of that rank.
+        """
         ...
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None: ...

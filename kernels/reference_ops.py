@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernels.adapter_sizes import LayerSizes
 from kernels.arrays import Array
+from kernels.device_adapters import DeviceAdapters
 from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks, block_numbers
@@ -46,6 +48,7 @@ from kernels.reference import (
     silu_mul,
     token_logprobs,
 )
+from kernels.reference_adapters import ReferenceAdapters
 from kernels.reference_delta import advance_rows
 from kernels.reference_experts import mixture, without_padding
 from kernels.weights import DENSE, KVScales, StoredWeight
@@ -213,6 +216,9 @@ class ReferenceOps:
     @property
     def layer_size(self) -> LayerSize:
         return block_numbers
+
+    def allocate_adapters(self, layers: Sequence[LayerSizes], slots: int, max_rank: int) -> DeviceAdapters:
+        return ReferenceAdapters(layers, slots, max_rank)
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
         clear_blocks(kv, block_ids)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from engine.models.adapted_products import LayerAdapters, multiply
 from engine.models.config import ModelConfig
 from kernels import weights as weight_types
 from kernels.ops import AttentionPlan, ExpertNorms, ExpertWeights, LayerWeights, MlpWeights, Ops
@@ -20,17 +21,25 @@ class FeedForward:
         count = 0 if experts is None else experts.count
         self.expert_tokens = torch.zeros(count, dtype=torch.int64, device=ops.device)
 
-    def __call__(self, layer: LayerWeights, x: Tensor, residual: Tensor, plan: AttentionPlan) -> Tensor:
+    def __call__(
+        self,
+        layer: LayerWeights,
+        x: Tensor,
+        residual: Tensor,
+        plan: AttentionPlan,
+        adapted: LayerAdapters | None = None,
+    ) -> Tensor:
         """[T, H] from normed inputs x, and the residual stream before that norm, [T, H]. `plan`: says which tokens are
-        padding, which experts do not compute."""
+        padding, which experts do not compute. `adapted`: the adapters of a dense MLP."""
         if not isinstance(layer.mlp, weight_types.ExpertWeights):
-            return self._mlp(layer.mlp, x)
+            return self._mlp(layer.mlp, x, adapted)
         if layer.expert_norms is not None:
             return self._normed_experts(layer.mlp, layer.expert_norms, x, residual, plan)
         return self._experts(layer.mlp, x, plan)
 
-    def _mlp(self, weights: MlpWeights, x: Tensor) -> Tensor:
-        return weights.down(self.multiply(weights.gate_up(x)))
+    def _mlp(self, weights: MlpWeights, x: Tensor, adapted: LayerAdapters | None = None) -> Tensor:
+        inner = self.multiply(multiply(weights.gate_up, x, "gate_up", adapted))
+        return multiply(weights.down, inner, "down", adapted)
 
     def _experts(self, weights: ExpertWeights, x: Tensor, plan: AttentionPlan) -> Tensor:
         total = self._ops.mixture(weights, x, plan.slot_mapping, self.multiply, self.expert_tokens)

@@ -5,7 +5,10 @@ import torch
 from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel, allocate_states
 from engine.models.transformer import Transformer
+from kernels.adapter_sizes import check_adapter
+from kernels.adapters import AdapterWeights
 from kernels.arrays import Array, Floats, Ints
+from kernels.cpu.adapters import TorchAdapter, TorchAdapters, pack
 from kernels.cpu.torch_host import TorchHost
 from kernels.exchange import array_of, tensor_of
 from kernels.host import StepRows
@@ -21,6 +24,8 @@ class TorchModel:
         assert transformer.ops.device.type == "cpu", f"the model is on {transformer.ops.device}"
         self.ops = TorchHost(transformer.ops)
         self._transformer = transformer
+        self._adapter_slots = 0
+        self._adapters: dict[int, TorchAdapter] = {}
 
     @property
     def config(self) -> ModelConfig:
@@ -36,6 +41,28 @@ class TorchModel:
 
     def allocate_states(self, num_slots: int) -> Floats:
         return allocate_states(self.config, self.ops, num_slots)
+
+    def allocate_adapters(self, slots: int) -> None:
+        """Slots for adapters, all empty."""
+        self._adapter_slots, self._adapters = slots, {}
+
+    @torch.inference_mode()
+    def pack_adapter(self, weights: AdapterWeights) -> TorchAdapter:
+        """An adapter in this model's format. May be called by any thread.
+
+        Raises:
+            ValueError: the adapter does not fit the model.
+        """
+        check_adapter(weights, self._transformer.adapted_sizes)
+        return pack(weights)
+
+    def put_adapter(self, slot: int, packed: TorchAdapter | None) -> None:
+        """Replace the adapter of a slot; None: empty it. Called between steps."""
+        assert 0 <= slot < self._adapter_slots, f"slot {slot} of {self._adapter_slots}"
+        if packed is None:
+            self._adapters.pop(slot, None)
+        else:
+            self._adapters[slot] = packed
 
     @torch.inference_mode()
     def embed(self, token_ids: Ints) -> Array:
@@ -53,7 +80,8 @@ class TorchModel:
             )
             for tables in (rows.block_tables, *rows.window_tables)
         )
-        hidden = self._transformer.forward(tensor_of(token_ids), plan, tensor_of(kv), rows, window_plans)
+        adapters = None if rows.adapters is None else TorchAdapters(self._adapters, rows.adapters, rows.query_lens)
+        hidden = self._transformer.forward(tensor_of(token_ids), plan, tensor_of(kv), rows, window_plans, adapters)
         return array_of(hidden if wanted is None else hidden[tensor_of(wanted)])
 
     @torch.inference_mode()

@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from engine.models.adapted_products import LayerAdapters, adapted_sizes, multiply
 from engine.models.config import ModelConfig
 from engine.models.delta_net import DeltaNet
 from engine.models.device_delta import DeviceDeltaNet
@@ -20,7 +21,9 @@ from engine.models.kv_groups import KVGroups, mixed_blocks
 from engine.models.layer_inputs import LayerEmbeddings
 from engine.models.rope import RopeTable
 from kernels import ops as ops_types
+from kernels.adapter_sizes import LayerSizes
 from kernels.arrays import Ints
+from kernels.device_adapters import DeviceAdapters, StepAdapters
 from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
@@ -71,6 +74,7 @@ class Transformer:
         self.config = config
         self.ops = ops
         self._weights = weights
+        self.adapters: DeviceAdapters | None = None
         distinct = {id(table): table for table in ropes}
         self._ropes = {
             key: RopeFactors(table, ops.dtype, ops.device, by_position=ops.rotates_by_position)
@@ -102,6 +106,19 @@ class Transformer:
     def kv_groups(self) -> int:
         """Groups of the layers' KV, each with block tables of its own."""
         return len(self._groups.windows)
+
+    @property
+    def adapted_sizes(self) -> list[LayerSizes]:
+        """Of each layer, the products that adapters can change."""
+        config = self.config
+        return [
+            adapted_sizes(layer, config.num_heads, None if config.is_linear(index) else config.heads_of(index))
+            for index, layer in enumerate(self._weights.layers)
+        ]
+
+    def allocate_adapters(self, slots: int, max_rank: int) -> None:
+        """Allocate memory for adapters of at most `max_rank` on the model's device."""
+        self.adapters = self.ops.allocate_adapters(self.adapted_sizes, slots, max_rank)
 
     def allocate_kv(self, num_blocks: int) -> Tensor:
         """KV memory [layers, blocks, ...]: see `kernels.ops.Ops.allocate_kv` and `allocate_mixed_kv`."""
@@ -136,12 +153,14 @@ class Transformer:
         kv: Tensor,
         rows: StepRows | DeviceStates | None = None,
         window_plans: Sequence[AttentionPlan] = (),
+        adapters: StepAdapters | None = None,
     ) -> Tensor:
         """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots past a
         row's context, in its last block, must hold finite numbers.
 
         `plan`: made by `ops.plan_attention` from the step's metadata. `rows`: with the states of a model that has some,
         on the host or on its device. `window_plans`: of a model whose KV is in groups, of the groups after the first.
+        `adapters`: of the step's tokens; None: no token has one.
         """
         config, layers, plans = self.config, self._weights.layers, (plan, *window_plans)
         ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
@@ -150,13 +169,14 @@ class Transformer:
         norm = layers[0].attention_norm
         normed = residual if norm is None else self.ops.rms_norm(residual, norm, config.rms_norm_eps)
         for index, layer in enumerate(layers):
+            adapted = None if adapters is None else LayerAdapters(adapters, index)
             if index in self._deltas:
-                attended = self._recurrence(index, layer, normed, rows)
+                attended = self._recurrence(index, layer, normed, rows, adapted)
             else:
                 rope, group = ropes[self._rope_of_layer[index]], self._groups.places[self._kv_numbers[index]][0]
-                attended = self._attention(index, layer, normed, rope, kv, plans[group])
+                attended = self._attention(index, layer, normed, rope, kv, plans[group], adapted)
             normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
-            expanded = self._feed_forward(layer, normed, residual, plan)
+            expanded = self._feed_forward(layer, normed, residual, plan, adapted)
             last = index + 1 == len(layers)
             next_norm = self._weights.final_norm if last else layers[index + 1].attention_norm
             if layer.layer_input is None or inputs is None:
@@ -180,16 +200,23 @@ class Transformer:
             delta.settle(states, settled)
 
     def _recurrence(
-        self, index: int, layer: LayerWeights, normed: Tensor, rows: StepRows | DeviceStates | None
+        self,
+        index: int,
+        layer: LayerWeights,
+        normed: Tensor,
+        rows: StepRows | DeviceStates | None,
+        adapted: LayerAdapters | None,
     ) -> Tensor:
         assert rows is not None, "a model with recurrent layers needs its rows"
         assert not isinstance(layer.qkv, LatentWeights), "a gated delta net has no latents"
         mixed = layer.qkv(normed)
         if isinstance(rows, DeviceStates):
-            return layer.output(self._device_deltas[index](normed, mixed, rows))
-        assert rows.states is not None, "the rows have no states"
-        starts = rows.context_lens - rows.query_lens
-        return layer.output(self._deltas[index](normed, mixed, rows.query_lens.tolist(), starts, rows.states))
+            attended = self._device_deltas[index](normed, mixed, rows)
+        else:
+            assert rows.states is not None, "the rows have no states"
+            starts = rows.context_lens - rows.query_lens
+            attended = self._deltas[index](normed, mixed, rows.query_lens.tolist(), starts, rows.states)
+        return multiply(layer.output, attended, "output", adapted)
 
     def _add(
         self,
@@ -227,7 +254,14 @@ class Transformer:
         )
 
     def _attention(
-        self, index: int, layer: LayerWeights, normed: Tensor, rope: RopeRows, kv: Tensor, plan: AttentionPlan
+        self,
+        index: int,
+        layer: LayerWeights,
+        normed: Tensor,
+        rope: RopeRows,
+        kv: Tensor,
+        plan: AttentionPlan,
+        adapted: LayerAdapters | None,
     ) -> Tensor:
         config = self.config
         heads = config.heads_of(index)
@@ -235,11 +269,12 @@ class Transformer:
         if isinstance(layer.qkv, LatentWeights):
             attended = self._attend_latents(layer.qkv, normed, rope, kv_layer, plan)
         else:
-            query = self._query(layer, normed, rope, kv_layer if config.has_kv(index) else None, plan, heads)
+            own_kv = kv_layer if config.has_kv(index) else None
+            query = self._query(layer, normed, rope, own_kv, plan, heads, adapted)
             attended = self._attend(layer, query, kv_layer, plan, config.windows[index])
         if layer.attention_gate is not None:
             attended = self.ops.sigmoid_mul(attended, layer.attention_gate(normed))
-        return layer.output(attended)
+        return multiply(layer.output, attended, "output", adapted)
 
     def _query(
         self,
@@ -249,11 +284,12 @@ class Transformer:
         kv_layer: Tensor | None,
         plan: AttentionPlan,
         shape: HeadShape,
+        adapted: LayerAdapters | None,
     ) -> Tensor:
         """The queries [T, Hq, D]. Writes keys and values into `kv_layer`, of a layer that has some."""
         config, ops = self.config, self.ops
         assert not isinstance(layer.qkv, LatentWeights), "latents make no keys and values"
-        qkv = layer.qkv(normed)
+        qkv = multiply(layer.qkv, normed, "qkv", adapted)
         if kv_layer is None:
             return ops.rotate(qkv.view(-1, config.num_heads, shape.dim), layer.head_norms, rope)
         if not shape.has_values:
