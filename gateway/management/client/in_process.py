@@ -47,6 +47,12 @@ class InProcess:
 
         return _plain(self._run(change()))
 
+    def store(self, name: str, path: Mapping[str, str], query: Mapping[str, str], content: bytes) -> Any:
+        async def store() -> Any:
+            return await (await self._open()).store(name, content, path, query)
+
+        return _plain(self._run(store()))
+
     def close(self) -> None:
         with self._runner:
             self._runner.run(self._opened.aclose())
