@@ -18,6 +18,12 @@ STEPS_IN_TIMEOUT = 4
 """A step is planned to take at most this fraction (1/n) of the timeout after which the watchdog gives it up."""
 LONGEST_STEP_NS = int(1e9 * STEP_TIMEOUT_SECONDS / STEPS_IN_TIMEOUT)
 
+ADAPTER_SLOTS = 20
+"""Adapters that a model on a CPU keeps resident unless stated."""
+MAX_ADAPTER_RANK = 64
+ADAPTER_WAIT_SECONDS = 30.0
+ADAPTER_WAIT_NS = int(1e9 * ADAPTER_WAIT_SECONDS)
+
 DType = Literal["auto", "bfloat16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
@@ -130,12 +136,25 @@ class EngineConfig:
     """Maximum draft tokens of a request in a step. The actual number is chosen for each step by its measured gain."""
     speculate_below: int = 33
     """Drafting is disabled while a model has this many running requests or more."""
+    adapter_slots: int | None = None
+    """Adapters that each model keeps resident at once; 0: it takes none. None: 20 on a CPU, where they take memory when
+    they are loaded, and 0 on a GPU, where their memory is reserved."""
+    max_adapter_rank: int = MAX_ADAPTER_RANK
+    """Maximum rank of an adapter. On a GPU memory is reserved for it."""
+    adapter_wait_seconds: float = ADAPTER_WAIT_SECONDS
+    """Time after which a request fails whose adapter is not resident."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.draft_depth <= MOST_DRAFTS:
             raise ValueError(f"draft_depth must be in [1, {MOST_DRAFTS}], got {self.draft_depth}")
         if self.speculate_below < 0:
             raise ValueError(f"speculate_below must not be negative, got {self.speculate_below}")
+        if self.adapter_slots is not None and not 0 <= self.adapter_slots <= 4096:
+            raise ValueError(f"adapter_slots must be in [0, 4096], got {self.adapter_slots}")
+        if not 1 <= self.max_adapter_rank <= 512:
+            raise ValueError(f"max_adapter_rank must be in [1, 512], got {self.max_adapter_rank}")
+        if not 0.0 < self.adapter_wait_seconds < float("inf"):
+            raise ValueError(f"adapter_wait_seconds must be positive, got {self.adapter_wait_seconds}")
         for model, draft in self.drafts.items():
             if draft in self.drafts:
                 raise ValueError(f"{draft} cannot draft for {model}: it is drafted for itself")

@@ -11,6 +11,7 @@ from types import MappingProxyType, TracebackType
 from typing import Self
 from weakref import WeakKeyDictionary
 
+from engine.adapters.source import AdapterSource
 from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
 from engine.config import EngineConfig
 from engine.errors import InvalidParameter, UnservableRequest
@@ -131,6 +132,10 @@ class Engine:
         class is known until `Reservation.expect` is called. Use as a context manager."""
         return self._core.reserve(model, service_class.name)
 
+    def adapter_slots(self, model: str) -> int:
+        """Adapters that the model can keep resident at once; 0: it takes none."""
+        return self.models[model].adapter_slots
+
     def reservations(self) -> Mapping[str, int]:
         """Open reservations by model: neither submitted nor released. 0 if no request is in progress."""
         return {name: self._core.reservations(name) for name in self.models}
@@ -144,6 +149,7 @@ class Engine:
         service_class: ServiceClass = STANDARD,
         on_abort: AbortListener | None = None,
         reservation: Reservation | None = None,
+        adapter: AdapterSource | None = None,
     ) -> OutputStream:
         """A call that generates from token ids, for each prompt `n` choices, numbered from those of the first prompt
         on. It is submitted when the stream is entered; a grammar is compiled first.
@@ -153,16 +159,19 @@ class Engine:
 
         `tenant`: opaque name that separates prefix caches and shares capacity. `on_abort`: called on the event loop for
         each choice whose last delta was not read, aborted or failed, with its usage, as soon as the engine has released
-        it. `reservation`: made for these prompts; consumed as they are submitted.
+        it. `reservation`: made for these prompts; consumed as they are submitted. `adapter`: the model is changed by
+        it for these prompts; it is loaded first, if it is not resident.
 
         Raises, at the call:
             KeyError: the model is not loaded.
-            UnservableRequest: a prompt is empty, or leaves no room for one token in the context window.
+            UnservableRequest: a prompt is empty, or leaves no room for one token in the context window; or the model
+                takes no adapters.
             InvalidParameter: a token id is outside the vocabulary, or a parameter is not supported with the model.
         Raises, when the stream is read:
             InvalidParameter: the grammar cannot be enforced.
             TooManyGrammars: too many grammars of the tenant are queued for compilation.
             GrammarGaveUp: the grammar cannot be followed to the end of the answer.
+            AdapterUnavailable: the adapter cannot be loaded, or not in time.
             EngineError: a request fails inside the engine.
         """
         served = self.models[model]
@@ -171,7 +180,7 @@ class Engine:
         for prompt in prompts:
             params = prompt.params
             request_id = prompt.request_id or uuid.uuid4().hex
-            requests = self._requests(served, prompt.token_ids, params, request_id, tenant, service_class)
+            requests = self._requests(served, prompt.token_ids, params, request_id, tenant, service_class, adapter)
             detokenizers = [_detokenizer(served, params, prompt.continues_text) for _ in requests]
             choices.append(list(map(Choice, itertools.count(first), requests, detokenizers)))
             first += len(requests)
@@ -189,13 +198,20 @@ class Engine:
         continues_text: bool = False,
         on_abort: AbortListener | None = None,
         reservation: Reservation | None = None,
+        adapter: AdapterSource | None = None,
     ) -> AsyncGenerator[TextDelta]:
         """As `submit` with one prompt; yields the deltas of all `n` choices, interleaved, in the order in which they
         are ready. Closing the iterator, or cancelling the task that iterates, aborts the request.
         """
         prompts = [PromptInput(prompt, params, request_id, continues_text)]
         stream = self.submit(
-            model, prompts, tenant=tenant, service_class=service_class, on_abort=on_abort, reservation=reservation
+            model,
+            prompts,
+            tenant=tenant,
+            service_class=service_class,
+            on_abort=on_abort,
+            reservation=reservation,
+            adapter=adapter,
         )
         return _deltas(stream)
 
@@ -235,8 +251,11 @@ class Engine:
         request_id: str,
         tenant: str,
         service_class: ServiceClass,
+        adapter: AdapterSource | None,
     ) -> list[Request]:
         """One request for each choice. All but the first are forks of the first one's prompt."""
+        if adapter is not None and not served.adapter_slots:
+            raise UnservableRequest(f"{served.name} takes no adapters")
         max_tokens = _max_tokens(served, prompt, params, service_class)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         allowed = params.allowed_token_ids
@@ -259,6 +278,7 @@ class Engine:
                     salt=salt,
                     fork_of=requests[0] if index else None,
                     matcher=None if allowed is None else AllowedTokens(allowed, served.vocab_size),
+                    adapter=adapter,
                 )
             )
         return requests

@@ -26,6 +26,10 @@ class GrammarGaveUp(EngineError):
         self.param = param
 
 
+class AdapterUnavailable(EngineError):
+    """A request's adapter could not be loaded, or not in time. A later retry may succeed."""
+
+
 class TooManyGrammars(RuntimeError):
     """A tenant has too many grammars queued for compilation. A later retry may succeed."""
 

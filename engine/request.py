@@ -16,6 +16,7 @@ from engine.grammar.matcher import GrammarMatcher
 from engine.grammar.spec import GrammarSpec
 
 if TYPE_CHECKING:  # they know requests
+    from engine.adapters.source import AdapterSource
     from engine.memory.prefix_hits import PrefixHits
     from engine.memory.shared_prompt import SharedPrompt
 
@@ -44,10 +45,11 @@ class Pooling(StrEnum):
 
 
 class Fault(StrEnum):
-    """Why a request failed in its own computation, as in the `error` of its last delta."""
+    """Why a request failed for a reason of its own, as in the `error` of its last delta."""
 
     NOT_FINITE = "the model's output is not finite"
     GRAMMAR = "the grammar cannot be followed any further"
+    ADAPTER = "the adapter could not be loaded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +320,9 @@ class Request:
     `arrival` is a number that the engine gives out in order of submission; it is kept through preemption. `slot` is the
     row of per-sequence state in the executor while running. `salt` separates prefix caches (one for each tenant). A
     request with `fork_of` set waits until that sequence's prompt is computed and then shares its blocks. `matcher`
-    follows its answer through its grammar, if it has one; the executor moves it.
+    follows its answer through its grammar, if it has one; the executor moves it. `adapter` changes the model for it.
+    While it waits for capacity or runs, that is in `adapter_slot` of the executor: see
+    `engine.scheduling.adapter_queue`.
 
     `holder` is the number by which the pool knows the blocks that it holds for itself; those of a prompt that it has in
     common with other choices are `shared`. While it `is_allocating`, it has part of its blocks, and `pledged_blocks`
@@ -354,6 +358,7 @@ class Request:
     salt: bytes = b""
     fork_of: "Request | None" = None
     matcher: GrammarMatcher | None = None
+    adapter: "AdapterSource | None" = None
 
     phase: Phase = Phase.WAITING
     computed: int = 0
@@ -369,6 +374,7 @@ class Request:
     shared: "SharedPrompt | None" = None
     hits: "PrefixHits | None" = None
     slot: int | None = None
+    adapter_slot: int | None = None
     state: int | None = None
     state_tokens: int = 0
     state_saves: list[tuple[int, int]] = field(default_factory=list)

@@ -6,14 +6,19 @@ The format: header length u64 | JSON of name to dtype, shape and data offsets | 
 """
 
 import json
+import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
+from engine.models.config import UnsupportedCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT16, FLOAT32, Array, Dtype
 
 FLOAT_TYPES = ("F32", "F16", "BF16")
@@ -72,3 +77,35 @@ def mapped_tensors(path: Path, names: Iterable[str]) -> Iterator[tuple[str, Arra
     for name in names:
         yield name, file.tensor(name)
         file.release()  # what was read must not stay resident
+
+
+def stored_tensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
+    """The tensors of a file, from its header alone.
+
+    Raises:
+        UnsupportedCheckpoint: the file is malformed, or a tensor has a type that is not in `DTYPES`.
+    """
+    with open_tensors(path) as file:
+        for name in file.keys():  # noqa: SIM118
+            if not name.isprintable():  # names end up in messages and logs
+                raise UnsupportedCheckpoint(f"{path.name}: tensor {name!r:.200} is not printable")
+            header = file.get_slice(name)
+            kind, shape = header.get_dtype(), tuple(header.get_shape())
+            if kind not in DTYPES:
+                raise UnsupportedCheckpoint(f"tensor {name} has type {kind}, not one of {', '.join(DTYPES)}")
+            yield name, StoredTensor(path.name, kind, shape, math.prod(shape) * DTYPES[kind].itemsize)
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """A handle of the format's own package, which checks the header against the file's size.
+
+    Raises:
+        UnsupportedCheckpoint: the file cannot be read, or is malformed.
+    """
+    try:
+        handle = safe_open(path, framework="numpy")
+    except (OSError, SafetensorError) as error:
+        raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error})") from error
+    with handle:
+        yield handle

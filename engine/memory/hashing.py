@@ -33,9 +33,9 @@ def salt_extra(salt: bytes) -> Extra:
     return Extra("salt", salt)
 
 
-def adapter_extra(name: str) -> Extra:
-    """Separates KV that was computed through an adapter. Needed in a chain's first block only."""
-    return Extra("adapter", name.encode())
+def adapter_extra(digest: str) -> Extra:
+    """Separates KV that was computed through an adapter, known by its content. Needed in a chain's first block only."""
+    return Extra("adapter", digest.encode())
 
 
 def block_hash(parent: bytes | None, tokens: Sequence[int], extras: Sequence[Extra] = ()) -> bytes:

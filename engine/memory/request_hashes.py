@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from engine.config import BLOCK_TOKENS
-from engine.memory.hashing import block_hash, salt_extra
+from engine.memory.hashing import Extra, adapter_extra, block_hash, salt_extra
 from engine.request import Request
 
 HASHED_TOGETHER = 128
@@ -19,7 +19,7 @@ def extend_hashes(request: Request, count: int) -> None:
         if known:
             known.append(block_hash(known[-1], block))
         else:
-            known.append(block_hash(None, block, [salt_extra(request.salt)] if request.salt else ()))
+            known.append(block_hash(None, block, _extras(request)))
 
 
 async def hash_prompts(requests: Sequence[Request]) -> None:
@@ -34,5 +34,11 @@ async def hash_prompts(requests: Sequence[Request]) -> None:
         await asyncio.sleep(0)
     extend_hashes(first, blocks)
     for other in others:
-        assert other.salt == first.salt, f"{other.id} and {first.id} belong to different caches"
+        assert _extras(other) == _extras(first), f"{other.id} and {first.id} belong to different caches"
         other.block_hashes = first.block_hashes.copy()
+
+
+def _extras(request: Request) -> list[Extra]:
+    """Inputs of the KV of a request, and of its place, other than its tokens."""
+    extras = [salt_extra(request.salt)] if request.salt else []
+    return extras if request.adapter is None else [*extras, adapter_extra(request.adapter.digest)]

@@ -43,6 +43,8 @@ class ServedModel:
     """The parameters of a request that does not state them."""
     details: ModelDetails | None = None
     """The model's files and memory."""
+    adapter_slots: int = 0
+    """Adapters that can be resident at once; 0: the model takes none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,7 @@ def load(
         config.prefix_cache,
         _sampling_defaults(config, name, checkpoint),
         model_details(path, checkpoint, config.quantize, pool),
+        scheduler.adapters.slots,
     )
     on_gpu = _on_gpu(model) if ops.on_gpu else None
     return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator, on_gpu)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from engine.errors import EngineError, GrammarGaveUp
+from engine.errors import AdapterUnavailable, EngineError, GrammarGaveUp
 from engine.request import Fault, FinishReason, Request, SamplingParams, TextDelta, TokenDelta, Usage
 from engine.text.detokenizer import Detokenizer
 
@@ -73,6 +73,7 @@ class Choice:
 
         Raises:
             GrammarGaveUp: the request failed because its grammar cannot be followed.
+            AdapterUnavailable: it failed because its adapter could not be loaded.
             EngineError: the request failed otherwise, or was aborted.
         """
         if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
@@ -109,6 +110,8 @@ class Choice:
 
 
 def _failure(params: SamplingParams, error: str | None) -> EngineError:
+    if error == Fault.ADAPTER:
+        return AdapterUnavailable("the model's adapter could not be loaded in time; please retry")
     if error != Fault.GRAMMAR:
         return EngineError(error or "the engine stopped while the request was running")
     param = "allowed_token_ids" if params.grammar is None else params.grammar.param

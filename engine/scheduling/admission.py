@@ -86,7 +86,7 @@ class Admission:
     def __init__(self, config: SchedulerConfig, cache: KVCacheManager, requests: RequestTable) -> None:
         self._cache = cache
         self._requests = requests
-        self._preemption_budget = PreemptionBudget(config.tenant_preemptions, config.preemption_window_steps)
+        self.preemption_budget = PreemptionBudget(config.tenant_preemptions, config.preemption_window_steps)
 
     def make_room(
         self, request: Request, demand: BlockDemand, step: int, blocked: BudgetBlocked
@@ -107,7 +107,7 @@ class Admission:
             return AdmissionRefusal.CAPACITY
         if missing_blocks and self._cache.returning_blocks:
             return AdmissionRefusal.CAPACITY  # no preemption for blocks that are about to be free
-        max_victims = self._preemption_budget.left(request.tenant, step)
+        max_victims = self.preemption_budget.left(request.tenant, step)
         gain = self._cache.preemption_gain(rank, [demand.hits, *blocked.hits])
         victims = victims_for_waiting(
             gain,
@@ -121,7 +121,7 @@ class Admission:
             return AdmissionRefusal.CAPACITY
         if len(victims) > max_victims:
             return AdmissionRefusal.BUDGET
-        self._preemption_budget.spend(request.tenant, step, len(victims))
+        self.preemption_budget.spend(request.tenant, step, len(victims))
         for victim in victims:
             self._requests.preempt(victim, cause=rank)
         if missing_blocks and self._cache.returning_blocks:

@@ -94,7 +94,7 @@ class Committer:
     def fail(self, step: InFlightStep, error: str, elapsed_ns: int) -> list[TokenDelta]:
         """Charge a failed step. All its requests end with `error`, and the KV that they computed is not reused."""
         self._ledger.charge(step, elapsed_ns)
-        failed = [self._fail(row.request, error) for row in step.plan.rows if row.request not in step.dropped]
+        failed = [self.fail_request(row.request, error) for row in step.plan.rows if row.request not in step.dropped]
         self._preempt_uncopied(step.plan)
         return failed
 
@@ -119,7 +119,7 @@ class Committer:
         self._backoff.lower(plan.total_tokens)
         if plan.total_tokens > len(live):
             return []
-        return [self._fail(max(live, key=lambda row: row.start).request, error)]
+        return [self.fail_request(max(live, key=lambda row: row.start).request, error)]
 
     def _preempt_uncopied(self, plan: StepPlan) -> None:
         """Preempt the requests without a row in a failed step whose states it was to copy: those that get their blocks
@@ -142,7 +142,7 @@ class Committer:
         if drop_reason is not None:
             return None
         if not outcome.finite:
-            return self._fail(request, outcome.fault)
+            return self.fail_request(request, outcome.fault)
         tally.computed += tokens
         tally.sampled += samples
         return self._advance(row, outcome)
@@ -234,9 +234,10 @@ class Committer:
             embedding=embedding,
         )
 
-    def _fail(self, request: Request, error: str) -> TokenDelta:
+    def fail_request(self, request: Request, error: str, drop_reason: DropReason = DropReason.SURPLUS) -> TokenDelta:
+        """End a request with `error`. The KV that it computed is not reused."""
         self.failures_total += error != Fault.GRAMMAR  # a grammar that cannot be followed is the client's error
-        self._requests.remove(request, DropReason.SURPLUS, forget=True)
+        self._requests.remove(request, drop_reason, forget=True)
         return TokenDelta(request.id, finish_reason=FinishReason.ERROR, usage=request.usage, error=error)
 
 

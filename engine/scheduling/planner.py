@@ -67,6 +67,7 @@ class Planner:
         self._requests = requests
         self._backoff = backoff
         self._admission = Admission(config, cache, requests)
+        self.preemption_budget = self._admission.preemption_budget
         self.steps_total = 0
         self.scheduled_tokens_total = 0
         self.mean_prefill_limits = [float(config.step_tokens) for _ in classes]

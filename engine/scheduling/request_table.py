@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import Phase, Request, ServiceClass
+from engine.scheduling.adapter_queue import AdapterQueue
 from engine.scheduling.class_activity import ClassActivity
 from engine.scheduling.fair_queue import FairQueue
 from engine.scheduling.in_flight import DropReason, InFlightSteps
@@ -16,11 +17,12 @@ from engine.scheduling.waiting_ages import WaitingAges
 
 
 class RequestTable:
-    """Each request waits in the queue of its class, waits for the prompt of the request that it forks, runs, or is
-    paused because its client does not read.
+    """Each request waits in the queue of its class, waits for its adapter or for the prompt of the request that it
+    forks, runs, or is paused because its client does not read.
 
-    `add`, `start`, `preempt`, `pause`, `resume`, `remove` and `release_forks` are the only changes of state. They keep
-    slots, blocks, load sums and in-flight rows consistent. The queues are public for reading only.
+    `add`, `start`, `preempt`, `pause`, `resume`, `park`, `unpark`, `remove` and `release_forks` are the only changes of
+    state. They keep slots, blocks, leases of adapters, load sums and in-flight rows consistent. The queues are public
+    for reading only.
     """
 
     def __init__(
@@ -30,7 +32,9 @@ class RequestTable:
         cache: KVCacheManager,
         ledger: Ledger,
         class_activity: ClassActivity,
+        adapter_slots: int = 0,
     ) -> None:
+        self.adapters = AdapterQueue(adapter_slots)
         self._cache = cache
         self._ledger = ledger
         self._activity = class_activity
@@ -73,7 +77,8 @@ class RequestTable:
         return self.slots.available(rank, inactive)
 
     def add(self, request: Request) -> None:
-        """Add a new request to its queue; a fork whose parent has not computed the prompt yet waits outside of it."""
+        """Add a new request to its queue. A fork whose parent has not computed the prompt yet waits outside of it, as
+        does a request whose adapter is not resident."""
         self._requests[request.id] = request
         self._await_turn(request)
 
@@ -124,6 +129,7 @@ class RequestTable:
         else:
             self._end_waiting(request)
             self._leave_queue(request)
+        self.adapters.give_back(request)
         request.phase = Phase.PAUSED
         request.pauses += 1
         request.paused_since_ns = now_ns
@@ -137,6 +143,19 @@ class RequestTable:
         request.waiting_since_ns = now_ns
         request.phase = Phase.WAITING
         self._await_turn(request)
+
+    def park(self, request: Request) -> None:
+        """Take the lease of its adapter from a request that waits in a queue; it waits for another one."""
+        assert request.phase is Phase.WAITING, f"{request.id} does not wait"
+        self._leave_queue(request)
+        self.adapters.give_back(request)
+        self.adapters.park(request, self.now_ns)
+        self.release_forks(request)
+
+    def unpark(self) -> None:
+        """Move the requests whose adapter is resident to their queues, in their old places."""
+        for request in self.adapters.released():
+            self._join_queue(request)
 
     def rewind(self, request: Request) -> None:
         """Undo a running request's oldest row in flight, which failed, and the later ones: they are planned again."""
@@ -162,6 +181,7 @@ class RequestTable:
         else:
             self._end_waiting(request)
             self._leave_queue(request)
+        self.adapters.give_back(request)
         request.phase = Phase.FINISHED
         del self._requests[request.id]
         self.release_forks(request)
@@ -188,14 +208,16 @@ class RequestTable:
             assert all(request.rank == rank for request in queue), "a request waits in another class"
         paused = [request for request in self if request.phase is Phase.PAUSED]
         assert len(paused) == self.paused, "those that are paused are miscounted"
-        here = [*running, *waiting, *forks, *paused]
+        parked = list(self.adapters)
+        here = [*running, *waiting, *forks, *parked, *paused]
         assert sorted(request.id for request in here) == sorted(self._requests), "a request is lost, or twice here"
         for request in running:
             assert request.phase is Phase.RUNNING
             assert request.computed < len(request.tokens), f"{request.id} has nothing to compute"
-        for request in (*waiting, *forks):
+        self.adapters.check([*running, *waiting, *forks])
+        for request in (*waiting, *forks, *parked):
             assert request.phase is Phase.WAITING
-        for request in (*waiting, *forks, *paused):
+        for request in (*waiting, *forks, *parked, *paused):
             assert not request.is_allocating, f"{request.id} waits while its blocks are being allocated"
             assert request.slot is None, f"{request.id} waits with a slot"
             assert request.computed == request.scheduled == 0, f"{request.id} waits with computed tokens"
@@ -227,6 +249,11 @@ class RequestTable:
 
     def _await_turn(self, request: Request) -> None:
         self._begin_waiting(request)
+        if self.adapters.take(request, self.now_ns):
+            self._join_queue(request)
+
+    def _join_queue(self, request: Request) -> None:
+        """Queue a request that has the lease of its adapter."""
         parent = request.fork_of
         if parent is not None and self._awaits_prompt(request):
             self._forks.setdefault(parent.id, []).append(request)
@@ -246,7 +273,10 @@ class RequestTable:
         self.waiting_ages[rank].remove(request)
 
     def _leave_queue(self, request: Request) -> None:
-        """Remove a request from its class's queue, or from the forks that wait for the same prompt."""
+        """Remove a request from its class's queue, or from the forks that wait for the same prompt. One that waits for
+        its adapter is in neither."""
+        if self.adapters.is_parked(request):
+            return
         parent = request.fork_of
         if parent is not None and request in self._forks.get(parent.id, ()):
             self._forks[parent.id].remove(request)

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
-from engine.config import LONGEST_STEP_NS, SchedulerConfig
+from engine.config import ADAPTER_WAIT_NS, LONGEST_STEP_NS, SchedulerConfig
 from engine.errors import UnservableRequest
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import Phase, Request, TokenDelta
+from engine.scheduling.adapter_assignment import AdapterAssignment
+from engine.scheduling.adapter_queue import AdapterLoad
 from engine.scheduling.class_activity import ClassActivity
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel, StepWork
@@ -46,8 +48,11 @@ class Scheduler:
         cost_model: StepCostModel | None = None,
         *,
         longest_step_ns: int = LONGEST_STEP_NS,
+        adapter_slots: int = 0,
+        adapter_wait_ns: int = ADAPTER_WAIT_NS,
     ) -> None:
-        """`longest_step_ns`: the maximum predicted time of a step with more than a small chunk of prefill."""
+        """`longest_step_ns`: the maximum predicted time of a step with more than a small chunk of prefill.
+        `adapter_slots`: adapters that can be resident at once. `adapter_wait_ns`: maximum wait for one."""
         classes = tuple(sorted(config.classes, key=lambda service_class: service_class.priority))
         self._config = config
         self._cache = cache
@@ -60,10 +65,14 @@ class Scheduler:
         self.cost_model.measured.longest_ns = longest_step_ns
         self._ledger = Ledger(self.class_names, self.cost_model)
         self._activity = ClassActivity(len(classes))
-        self._requests = RequestTable(classes, config.max_running, cache, self._ledger, self._activity)
+        self._requests = RequestTable(classes, config.max_running, cache, self._ledger, self._activity, adapter_slots)
         backoff = StepSizeBackoff(config.step_tokens)
         self._planner = Planner(config, classes, cache, self._requests, backoff, self.cost_model)
         self._committer = Committer(self._requests, cache, self._ledger, self._windows, backoff)
+        self.adapters = AdapterAssignment(
+            self._requests, self._planner.preemption_budget, self._committer, adapter_wait_ns
+        )
+        """The slots of adapters, and the requests that wait for one."""
         self._step_limiter = StepTimeLimiter(
             classes, config.step_tokens, longest_step_ns, self.cost_model, self._activity
         )
@@ -115,8 +124,9 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether there are requests to compute, or blocks still returning to the pool."""
-        return len(self._requests) > self._requests.paused or self._cache.returning_blocks > 0
+        """Whether there are requests to compute, slots of adapters to assign, or blocks still returning to the pool."""
+        idle = self._requests.paused + self.adapters.waiting
+        return len(self._requests) > idle or self.adapters.changed or self._cache.returning_blocks > 0
 
     @property
     def returning_blocks(self) -> int:
@@ -133,7 +143,7 @@ class Scheduler:
 
         Raises:
             UnservableRequest: its class is not one of the configured ones, the prompt is empty, or it leaves no room
-                for a single token where one is wanted.
+                for a single token where one is wanted; or it has an adapter, and the model takes none.
         """
         assert request.phase is Phase.WAITING, f"{request.id} is not new"
         assert request.id not in self._requests, f"{request.id} is already here"
@@ -146,6 +156,8 @@ class Scheduler:
             raise UnservableRequest("the prompt has no tokens")
         if request.prompt_tokens + min(request.max_tokens, 1) > self._windows[rank]:
             raise UnservableRequest(self._too_long(request.prompt_tokens, rank))
+        if request.adapter is not None and not self.adapters.slots:
+            raise UnservableRequest("the model takes no adapters")
         request.rank = rank
         request.service_class = self._classes[rank]
         request.computed_at_end = computed_at_end(request, self._windows[rank])
@@ -207,6 +219,10 @@ class Scheduler:
         running = len(self._requests.running)
         decoding = [any(map(decodes, queue)) for queue in self._requests.running.ranks]
         return self._step_limiter.limits(now_ns, StepWork(running, self.context_tokens, 0, running), decoding)
+
+    def update_adapters(self, now_ns: int = 0) -> list[AdapterLoad]:
+        """Assign the slots of adapters; see `AdapterAssignment.update`. Call before each step."""
+        return self.adapters.update(now_ns, self._planner.steps_total)
 
     def schedule(
         self,
@@ -288,6 +304,7 @@ class Scheduler:
             wasted_rows_total=sum(stats.wasted_rows for stats in classes),
             classes=classes,
             states=None if self._cache.states is None else state_stats(self._cache.states),
+            adapters=self.adapters.stats() if self.adapters.slots else None,
         )
 
     def check(self) -> None:

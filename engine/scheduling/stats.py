@@ -7,6 +7,7 @@ from engine.memory.kv_cache import KVCacheManager
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.state_pool import StateUse
 from engine.request import ServiceClass
+from engine.scheduling.adapter_queue import AdapterStats
 from engine.scheduling.ledger import ClassAccount, Ledger
 from engine.scheduling.plan import LaunchStats
 from engine.scheduling.request_table import RequestTable
@@ -126,6 +127,8 @@ class SchedulerStats:
     """None for a model without recurrent layers."""
     launches: LaunchStats | None = None
     """None for a model on a CPU."""
+    adapters: AdapterStats | None = None
+    """None for a model that takes none."""
 
 
 def state_stats(states: SequenceStates) -> StateStats:

@@ -3,14 +3,10 @@
 Pickled weights are never opened.
 """
 
-import math
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError, safe_open
 
 from engine.checkpoints.huggingface.config import config_from_json
 from engine.checkpoints.huggingface.families import FAMILIES
@@ -20,7 +16,13 @@ from engine.checkpoints.quantization.kv_scales import take_kv_scales
 from engine.checkpoints.quantization.layers import LayerReader, LayerTensors, take_layers
 from engine.checkpoints.quantization.registry import read_format
 from engine.checkpoints.quantization.scheme import WeightFormat
-from engine.checkpoints.safetensors_file import DTYPES, FLOAT_TYPES, StoredTensor, mapped_tensors
+from engine.checkpoints.safetensors_file import (
+    FLOAT_TYPES,
+    StoredTensor,
+    mapped_tensors,
+    open_tensors,
+    stored_tensors,
+)
 from engine.checkpoints.text import text_processor_from_folder
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.layout import check_tensors, expected_tensors, is_wide
@@ -147,7 +149,7 @@ class HFCheckpoint:
         for name, tensor in self._stored.items():
             by_file.setdefault(tensor.file, []).append(name)
         for file, names in by_file.items():
-            with _open(self._folder / file):
+            with open_tensors(self._folder / file):
                 for stored, array in mapped_tensors(self._folder / file, names):
                     for name, part in self._names.layout_tensors(stored, array):
                         yield name, part.astype(FLOAT32 if is_wide(name) else dtype, copy=False)
@@ -189,32 +191,14 @@ def _read_index(path: Path) -> dict[str, str]:
 def _read_headers(folder: Path, files: dict[str, str] | list[str]) -> dict[str, StoredTensor]:
     stored: dict[str, StoredTensor] = {}
     for file in sorted(set(files.values() if isinstance(files, dict) else files)):
-        with _open(folder / file) as shard:
-            for name in shard.keys():  # noqa: SIM118
-                if name.endswith("rotary_emb.inv_freq"):
-                    continue  # computed from the config; old checkpoints stored it
-                if not name.isprintable():  # names end up in messages and logs
-                    raise UnsupportedCheckpoint(f"{file}: tensor {name!r:.200} is not printable")
-                if name in stored:
-                    raise UnsupportedCheckpoint(f"tensor {name} is in both {stored[name].file} and {file}")
-                header = shard.get_slice(name)
-                kind, shape = header.get_dtype(), tuple(header.get_shape())
-                if kind not in DTYPES:
-                    raise UnsupportedCheckpoint(f"tensor {name} has type {kind}, not one of {', '.join(DTYPES)}")
-                stored[name] = StoredTensor(file, kind, shape, math.prod(shape) * DTYPES[kind].itemsize)
+        for name, tensor in stored_tensors(folder / file):
+            if name.endswith("rotary_emb.inv_freq"):
+                continue  # computed from the config; old checkpoints stored it
+            if name in stored:
+                raise UnsupportedCheckpoint(f"tensor {name} is in both {stored[name].file} and {file}")
+            stored[name] = tensor
     if isinstance(files, dict):
         for name, file in files.items():
             if name in stored and stored[name].file != file:
                 raise UnsupportedCheckpoint(f"tensor {name} is in {stored[name].file}; the index says {file}")
     return stored
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[Any]:
-    """A safetensors handle. The library checks the header against the file's size."""
-    try:
-        handle = safe_open(path, framework="numpy")
-    except (OSError, SafetensorError) as error:
-        raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error})") from error
-    with handle:
-        yield handle
