@@ -111,7 +111,7 @@ def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | 
 def _endpoints(stages: Stages, chat: ASGIApp) -> list[Endpoint]:
     """The endpoints of tenants' keys."""
     services = stages.services
-    cards = ModelCards(services.engine, stages.names)
+    cards = ModelCards(services.engine, stages.names, services.adapters)
     responses = services.sessions.responses
     usage = frozenset({KeyScope.USAGE})
     completions = GenerationEndpoint(COMPLETIONS, stages)
@@ -162,6 +162,7 @@ def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         services.prices.start()
+        services.adapters.start()
         if services.relay is not None:
             services.relay.start()
         if services.books is not None:
@@ -175,6 +176,7 @@ def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette
             await services.limiter.aclose()
             await services.sessions.aclose()
             await services.prices.aclose()
+            await services.adapters.aclose()
             if services.books is not None:
                 await services.books.aclose()
             if services.relay is not None:

@@ -57,6 +57,19 @@ class Adapter:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutedAdapter:
+    """An adapter and the version of it that a request gets."""
+
+    adapter: Adapter
+    version: AdapterVersion
+
+    @property
+    def label(self) -> str:
+        """The adapter's id with the version's number, for response headers."""
+        return f"{self.adapter.id}@{self.version.number}"
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterUpload:
     """An upload in progress. `sizes`, `sha256`: of the two files, as the client stated them. `activate`: whether the
     version gets all requests once it is complete."""

@@ -1,6 +1,8 @@
-"""Tenants' adapters: names, versions, uploads and limits
+"""Tenants' adapters: names, versions, uploads and limits; adapters on invoice lines
 
 Revision 0011, after 0010.
+
+Lines of former invoices are of no adapter, at the plain price.
 """
 
 import sqlalchemy as sa
@@ -78,8 +80,12 @@ def upgrade() -> None:
         sa.CheckConstraint("max_adapters >= 0", name=op.f("ck_adapter_limits_max_adapters")),
         sa.CheckConstraint("max_bytes >= 0", name=op.f("ck_adapter_limits_max_bytes")),
     )
+    op.add_column("invoice_lines", sa.Column("adapter_id", sa.String(96), nullable=False, server_default=""))
+    op.add_column("invoice_lines", sa.Column("price_multiplier", sa.String(16), nullable=False, server_default="1"))
 
 
 def downgrade() -> None:
+    for name in ("price_multiplier", "adapter_id"):
+        op.drop_column("invoice_lines", name)
     for name in ("adapter_limits", "adapter_uploads", "adapter_versions", "adapters"):
         op.drop_table(name)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from gateway.adapters.files import AdapterFiles
 from gateway.adapters.hosting import AdapterHosting
+from gateway.adapters.limits import AdapterLimits
 from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.billing.analytics_usage import AnalyticsUsage
@@ -107,4 +109,21 @@ def terms_from(settings: "Settings") -> InvoiceTerms:
     issuer = Party(settings.issuer_name, settings.issuer_address, settings.issuer_tax_id)
     return InvoiceTerms(
         issuer, payment_days=settings.invoice_payment_days, tax_rate=parse_tax_rate(settings.invoice_tax_percent)
+    )
+
+
+def hosting_of(
+    settings: "Settings", checkpoints: Mapping[str, Path], is_taken: Callable[[str], bool]
+) -> AdapterHosting:
+    """The hosting of adapters by the settings. `checkpoints`: of the models that take adapters. `is_taken`: whether a
+    name leads to a model for all tenants."""
+    stated = settings.adapters
+    return AdapterHosting(
+        AdapterFiles(settings.adapters_folder),
+        checkpoints,
+        is_taken,
+        stated.max_rank,
+        stated.max_bytes,
+        AdapterLimits(stated.tenant_adapters, stated.tenant_bytes),
+        stated.roots,
     )
