@@ -55,9 +55,9 @@ def upload(
     try:
         for file in begun["files"]:
             _send(client, path, folder / file["name"], file)
-    except (OperatorError, KeyboardInterrupt):
-        typer.echo(f"to continue: turnpike adapter upload ... --resume {begun['id']}", err=True)
-        raise
+    except (OperatorError, KeyboardInterrupt) as error:
+        reason = str(error) or "interrupted"
+        raise OperatorError(f"{reason} (to continue: the same command with --resume {begun['id']})") from error
     _print_added(client.change("completeAdapterUpload", path), as_json=as_json)
 
 
