@@ -41,6 +41,7 @@ from gateway.management.console.opening import open_console
 from gateway.management.console.screens import PREFIX as CONSOLE_PREFIX
 from gateway.management.http.app import DOCUMENT_PATH as ADMIN_DOCUMENT_PATH
 from gateway.management.http.app import AdminApp
+from gateway.management.http.lora import LOAD_PATH, UNLOAD_PATH, LoraAdapters
 from gateway.management.http.peers import PeerAuthentication
 from gateway.management.http.self_service import OwnLimits, OwnRefusals, OwnUsage
 from gateway.management.operations.errors import not_found
@@ -98,13 +99,16 @@ def create_local_app(services: Services, admin: AdminApp) -> ASGIApp:
 
 
 def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | None) -> list[Middleware]:
-    """To the admin API and the console, where there are administrators."""
+    """To the admin API, the console and vLLM's paths of adapters, where there are administrators."""
     if admin is None:
         return []
+    adapters = LoraAdapters(admin)
     console = open_console(stages, admin, BodyLimit(chat, settings.max_body_bytes))
     return [
         Middleware(MountByPrefix, prefix=ADMIN_PREFIX, within=admin),
         Middleware(MountByPrefix, prefix=CONSOLE_PREFIX, within=console),
+        Middleware(MountByPrefix, prefix=LOAD_PATH, within=adapters),
+        Middleware(MountByPrefix, prefix=UNLOAD_PATH, within=adapters),
     ]
 
 
