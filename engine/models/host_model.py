@@ -1,6 +1,6 @@
 """The interface of a model that computes on the CPU."""
 
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from engine.models.config import ModelConfig
 from kernels.adapters import AdapterWeights
@@ -63,23 +63,21 @@ class HostModel(Protocol):
         """float32 [T, V] from hidden states [T, H]."""
         ...
 
-
-Packed = TypeVar("Packed")
-
-
-class AdaptedHostModel(HostModel, Protocol[Packed]):
-    """A model whose rows may have adapters: see `StepRows.adapters`. `Packed`: an adapter in the model's own format."""
-
     def allocate_adapters(self, slots: int) -> None:
-        """Make slots for adapters, empty; once, before the first step that has some."""
+        """Make slots for adapters, empty; once, before the first step whose rows have some."""
         ...
 
-    def pack_adapter(self, weights: AdapterWeights) -> Packed:
-        """Pack an adapter. On any thread, also while another computes a step."""
+    def pack_adapter(self, weights: AdapterWeights) -> Any:
+        """An adapter in the model's own format. On any thread, also while another computes a step.
+
+        Raises:
+            ValueError: the adapter does not fit the model.
+        """
         ...
 
-    def put_adapter(self, slot: int, packed: Packed | None) -> None:
-        """Fill a slot, or empty it, between steps. A slot that a step's row has must be filled."""
+    def put_adapter(self, slot: int, packed: Any | None) -> None:
+        """Fill a slot with a packed adapter, or empty it, between steps. A slot that a step's row has must be
+        filled."""
         ...
 
 

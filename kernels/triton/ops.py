@@ -15,6 +15,7 @@ from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks, block_numbers, 
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    CheckedRows,
     DeltaWeights,
     Embedding,
     ExpertWeights,
@@ -117,8 +118,9 @@ class TritonOps(ReferenceOps):
         next_norm: Tensor | None,
         eps: float,
         scalar: float = 1.0,
+        into: CheckedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
-        return norms.add_branch(branch, branch_norm, residual, next_norm, eps, scalar)
+        return norms.add_branch(branch, branch_norm, residual, next_norm, eps, scalar, into)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_mul(gate_up)
