@@ -280,7 +280,7 @@ class DeviceRunner:
         launches depend on `shape` only. `into`: memory for the hidden states; None: memory of their own."""
         plan, *window_plans = self._attention_plans(tensors, shape)
         into = into or self._hidden_states(shape.tokens)
-        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, into)
+        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, into=into)
         if draws is None:
             draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
         finite = FiniteTokens(into.finite, tensors.query_starts, draws.rows)
