@@ -93,6 +93,7 @@ _ADAPTER_COUNTERS = (
     ("loads_total", "turnpike_adapter_loads", "Adapters loaded into a slot"),
     ("evictions_total", "turnpike_adapter_evictions", "Adapters evicted from their slot"),
     ("failures_total", "turnpike_adapter_failures", "Adapters that could not be loaded"),
+    ("load_seconds_total", "turnpike_adapter_load_seconds", "Time spent on loading adapters"),
 )
 
 _DRAFT_GAUGES = (

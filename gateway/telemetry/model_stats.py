@@ -194,6 +194,10 @@ class AdapterStats(Protocol):
     def failures_total(self) -> int:
         """Loads that failed."""
 
+    @property
+    def load_seconds_total(self) -> float:
+        """Time spent on loads."""
+
 
 class ModelStats(Protocol):
     """The scheduler's counts for one model: those in `_total` since it was loaded, the others current."""

@@ -15,7 +15,7 @@ def stats() -> dict[str, ModelStats]:
     own = {"classes": (ClassStats(**classes | {"name": "premium"}),), "speculation": None, "expert_tokens": (5, 7)}
     own |= {"launches": LaunchStats(replayed_total=90, decode_total=8, prefill_total=2)}
     own |= {"states": StateStats(slots=9, used=3, kept=4, hits_total=11, evictions_total=6)}
-    own |= {"adapters": AdapterStats(20, 12, 3, 70, 58, 1)}
+    own |= {"adapters": AdapterStats(20, 12, 3, 70, 58, 1, 1.5)}
     return {"tiny": SchedulerStats(**counts | own)}
 
 

@@ -57,8 +57,8 @@ def test_state_slots_are_those_of_models_with_recurrent_layers() -> None:
 
 def test_slots_of_adapters_are_those_of_models_that_take_adapters() -> None:
     shown = samples(Metrics(stats))
-    names = ("slots", "sequences_waiting", "loads_total", "evictions_total", "failures_total")
-    assert [shown[f"turnpike_adapter_{name}"] for name in names] == [20, 3, 70, 58, 1]
+    names = ("slots", "sequences_waiting", "loads_total", "evictions_total", "failures_total", "load_seconds_total")
+    assert [shown[f"turnpike_adapter_{name}"] for name in names] == [20, 3, 70, 58, 1, 1.5]
     assert shown["turnpike_adapters_resident"] == 12
     plain = samples(Metrics(lambda: {"tiny": replace(stats()["tiny"], adapters=None)}))
     assert not any(name.startswith("turnpike_adapter") for name in plain)
