@@ -19,7 +19,9 @@ inline void widen_inputs(const uint16_t* x, int64_t count, float* wide) {
     for (; input + LANES <= count; input += LANES) {
         store_floats(wide + input, load_bf16(x + input));
     }
-    store_floats(wide + input, load_some_bf16(x + input, count - input));
+    if (input < count) {
+        store_floats(wide + input, load_some_bf16(x + input, count - input));
+    }
 }
 
 template <int TOKENS>
