@@ -58,6 +58,8 @@ def _products(name: str, tile: AdapterTile, ranks: int, parts: int, dtype: str =
         fixed = {**sizes, **of_kernel}
         signature = {argument: types[argument] for argument in kernel.arg_names if argument not in fixed}
         shrinks = kernel is shrink_kernel
+        # A thread loads two of the smallest tile's sums.
+        narrow = not shrinks and ranks * tile.row_tile < 4 * 32 * warps
         yield KernelVariant(
             f"adapters-{'shrink' if shrinks else 'expand'}-{name}-{dtype}",
             kernel,
@@ -66,7 +68,7 @@ def _products(name: str, tile: AdapterTile, ranks: int, parts: int, dtype: str =
             _ALIGNED & signature.keys(),
             warps,
             stages,
-            wide_loads=True,
+            wide_loads=not narrow,
             pipelined_loads=shrinks,
         )
 

@@ -89,8 +89,10 @@ def shrink_kernel(
 
 
 @triton.jit
-def _part_of(tile, first_end, second_end, out_features, PARTS: tl.constexpr, OUTPUT_TILE: tl.constexpr):
-    """(part, first output, the part's end) of a tile of outputs. Tiles do not reach from part to part."""
+def _part_of(
+    tile, first_end, second_end, out_features, PARTS: tl.constexpr, ALIGNED: tl.constexpr, OUTPUT_TILE: tl.constexpr
+):
+    """(part, first output, outputs) of a tile. Tiles do not reach from part to part."""
     part, begin, end = 0, 0, first_end
     if PARTS > 1:
         tiles = tl.cdiv(first_end, OUTPUT_TILE)
@@ -102,7 +104,9 @@ def _part_of(tile, first_end, second_end, out_features, PARTS: tl.constexpr, OUT
                 if tile >= tiles:
                     part, begin, end = 2, second_end, out_features
                     tile -= tiles
-    return part, begin + tile * OUTPUT_TILE, end
+    first = begin + tile * OUTPUT_TILE
+    outputs = tl.minimum(end - first, OUTPUT_TILE)
+    return part, tl.multiple_of(first, ALIGNED), tl.multiple_of(outputs, ALIGNED)
 
 
 @triton.jit(do_not_specialize=["tiles", "number", "splits"])
@@ -140,10 +144,13 @@ def expand_kernel(
     if slot >= 0:
         product, rank = _product_of(memory, ranks, slot, products, number, slot_numbers, base)
         if rank > 0:
-            part, begin, end = _part_of(tl.program_id(0), first_end, second_end, out_features, PARTS, OUTPUT_TILE)
+            part, first, outputs = _part_of(
+                tl.program_id(0), first_end, second_end, out_features, PARTS, ALIGNED, OUTPUT_TILE
+            )
             of_row, of_rank = tl.arange(0, ROW_TILE), tl.arange(0, RANK_TILE)
-            column = tl.multiple_of(begin, ALIGNED) + tl.arange(0, OUTPUT_TILE)
-            has_column, has_rank = column < tl.multiple_of(end, ALIGNED), of_rank < rank
+            within = tl.arange(0, OUTPUT_TILE)
+            column = first + within
+            has_column, has_rank = within < outputs, of_rank < rank
             token = tl.load(tokens + tile * ROW_TILE + of_row)
             up = product + (PARTS * in_features + column)[:, None] * rank + of_rank[None, :]
             left = tl.load(up, mask=has_column[:, None] & has_rank[None, :], other=0.0)
@@ -157,7 +164,7 @@ def expand_kernel(
                     at = sums + split * tiles * (PARTS * ROW_TILE * RANK_TILE)
                     inner += tl.load(at, mask=exists, other=0.0)
             added = tl.dot(left, inner.to(left.dtype), input_precision="ieee")
-            outputs = y + token.to(tl.int64)[None, :] * out_features + column[:, None]
+            at = y + token.to(tl.int64)[None, :] * out_features + column[:, None]
             there = has_column[:, None] & (token >= 0)[None, :]
-            total = tl.load(outputs, mask=there, other=0.0).to(tl.float32) + added
-            tl.store(outputs, total.to(y.dtype.element_ty), mask=there)
+            total = tl.load(at, mask=there, other=0.0).to(tl.float32) + added
+            tl.store(at, total.to(y.dtype.element_ty), mask=there)

@@ -33,6 +33,8 @@ from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
 from engine.scheduling.plan import BlockCopy, LaunchStats, PendingStep, StepPlan
+from kernels.adapters import AdapterWeights
+from kernels.device_adapters import DeviceAdapters, PackedAdapter, StepAdapters
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionPlan
@@ -113,7 +115,36 @@ class DeviceRunner:
         """The sizes of the steps to replay, also of those with drafts if there will be `drafts`."""
         # Tokens that fill a row up would advance a recurrent state again, and read blocks that windows have passed.
         fills = self._states is None and self._model.kv_groups == 1
-        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and fills)
+        adapted = self._model.adapters is not None
+        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and fills, adapted=adapted)
+
+    @torch.inference_mode()
+    def allocate_adapters(self, slots: int, max_rank: int) -> None:
+        """Slots for adapters of at most `max_rank`, all empty, unless the model has some. Before the capture of
+        graphs."""
+        if self._model.adapters is None:
+            self._model.allocate_adapters(slots, max_rank)
+
+    @torch.inference_mode()
+    def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
+        """See `DeviceAdapters.pack`."""
+        return self._adapters.pack(weights)
+
+    @torch.inference_mode()
+    def put_adapter(self, slot: int, packed: PackedAdapter | None) -> None:
+        """See `DeviceAdapters.put`. Called between steps."""
+        with device_errors():
+            self._adapters.put(slot, packed)
+
+    def is_resident(self, slot: int) -> bool:
+        """See `DeviceAdapters.is_resident`."""
+        with device_errors():
+            return self._adapters.is_resident(slot)
+
+    @property
+    def _adapters(self) -> DeviceAdapters:
+        assert self._model.adapters is not None, "the model has no memory for adapters"
+        return self._model.adapters
 
     @torch.inference_mode()
     def capture_graphs(self, capture: Capture, sizes: GraphSizes | None = None) -> None:
@@ -129,7 +160,7 @@ class DeviceRunner:
             shape = replayed_shape(key, sizes)
             own = tensors.first(shape.rows, shape.tokens)
             outputs = outputs or SharedOutputs(self._forward(own, shape, states=self._device_states(own, shape)))
-            graphs[key] = self._capture(capture, own, shape, outputs)
+            graphs[key] = self._capture(capture, own, shape, outputs, adapted=key.adapted)
         self._graphs, self._graph_sizes = graphs, sizes
 
     @torch.inference_mode()
@@ -160,7 +191,8 @@ class DeviceRunner:
             tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
             draws = Draws.after_drafts(inputs.rows, inputs.lines, self._device) if plan.draft_tokens else None
             states = self._device_states(tensors, inputs.shape, inputs.drafted_tokens if plan.draft_tokens else 0)
-            forwarded, draw = self._forward(tensors, inputs.shape, draws, states), None
+            forwarded = self._forward(tensors, inputs.shape, draws, states, adapted=inputs.adapted)
+            draw = None
         else:
             replayed, states = self._graphs[inputs.key], None
             forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
@@ -232,11 +264,11 @@ class DeviceRunner:
         return inputs, needs
 
     def _capture(
-        self, capture: Capture, tensors: StepTensors, shape: StepShape, outputs: SharedOutputs
+        self, capture: Capture, tensors: StepTensors, shape: StepShape, outputs: SharedOutputs, *, adapted: bool
     ) -> ReplayedStep:
         """Capture a step of `shape` over `tensors`, sampled by the slots' columns alone."""
         states = self._device_states(tensors, shape)
-        forward = capture(lambda: outputs.keep(self._forward(tensors, shape, states=states)))
+        forward = capture(lambda: outputs.keep(self._forward(tensors, shape, states=states, adapted=adapted)))
         forwarded = forward()
         return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
 
@@ -269,15 +301,22 @@ class DeviceRunner:
         shape: StepShape,
         draws: Draws | None = None,
         states: DeviceStates | None = None,
+        *,
+        adapted: bool = False,
     ) -> Forwarded:
         """Launch the model on the rows that are loaded; samples after each row or, with `draws`, after drafts too. The
-        launches depend on `shape` only."""
+        launches depend on `shape` and on whether rows may have adapters only."""
         plan, *window_plans = self._attention_plans(tensors, shape)
-        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans)
+        adapters = self._step_adapters(tensors, shape) if adapted else None
+        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters)
         if draws is None:
             draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
         finite = draws.of_rows(self._step_ops.finite_rows(hidden, tensors.query_starts))
         return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden)))
+
+    def _step_adapters(self, tensors: StepTensors, shape: StepShape) -> StepAdapters:
+        rows, adapters = self._slots.rows[: shape.rows], self._slots.adapters
+        return self._adapters.of_step(rows, tensors.token_rows, tensors.slot_mapping, adapters)
 
     def _attention_plans(self, tensors: StepTensors, shape: StepShape) -> list[AttentionPlan]:
         """Derive the step's tensors from its rows: the plan of each group of KV. All but the slots of the tokens is the
