@@ -22,6 +22,7 @@ ALL = (
         "products",
         "format_products",
         "attention",
+        "adapters_step",
         "sampling",
         "penalties",
         "prefix",

@@ -29,17 +29,35 @@ HALF_BILLION = {
     "torch_dtype": "bfloat16",
 }
 
+SMOLLM2_SHAPE = HALF_BILLION | {
+    "vocab_size": 49_152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+}
+
 
 def half_billion(root: Path) -> Path:
     """A folder with 508.6 M random bf16 parameters (1.02 GB); made once under `root`."""
-    folder = root / "bench-llama-500m"
+    return random_checkpoint(root / "bench-llama-500m", HALF_BILLION)
+
+
+def smollm2_shape(root: Path) -> Path:
+    """A folder with random bf16 parameters in SmolLM2-135M's shape; made once under `root`."""
+    return random_checkpoint(root / "bench-llama-135m", SMOLLM2_SHAPE)
+
+
+def random_checkpoint(folder: Path, config: dict[str, object]) -> Path:
+    """The folder, filled with random weights for a config unless it has one."""
     if (folder / "config.json").exists():
         return folder
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(random_weights(HALF_BILLION), folder / "model.safetensors", {"format": "pt"})
+    save_file(random_weights(config), folder / "model.safetensors", {"format": "pt"})
     (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text("{}", encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps(HALF_BILLION), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 

@@ -20,6 +20,7 @@ from benchmarks.scheduler_step import decoding_scheduler
 from engine.execution.device.runner import DeviceRunner
 from engine.models.transformer import Transformer
 from engine.scheduling.plan import PendingStep, StepPlan
+from kernels.ops import SlotDraws
 from kernels.step import StepOps, StepShape, StepTensors
 
 PROMISE_MS = 1.0
@@ -62,11 +63,9 @@ class _StepOps:
     def derive(self, rows: torch.Tensor, sequences: object, out: StepTensors, shape: StepShape) -> None:
         out.ends.zero_()
 
-    def finite_rows(self, hidden: torch.Tensor, query_starts: torch.Tensor) -> torch.Tensor:
-        return torch.ones(len(query_starts) - 1, dtype=torch.bool)
-
-    def sample_slots(self, logits: torch.Tensor, *_: object, **__: object) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.ones(len(logits), dtype=torch.int64), torch.ones(len(logits), dtype=torch.bool)
+    def sample_slots(self, logits: torch.Tensor, *_: object, **__: object) -> SlotDraws:
+        sound = torch.ones(len(logits), dtype=torch.bool)
+        return SlotDraws(torch.ones(len(logits), dtype=torch.int64), sound, sound)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None

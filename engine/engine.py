@@ -19,6 +19,7 @@ from engine.grammar.allowed import AllowedTokens
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from engine.request import STANDARD, PromptInput, Request, SamplingParams, ServiceClass, TextDelta
+from engine.runtime.adapter_loading import adapter_memory
 from engine.runtime.core import EngineCore, EngineHealth
 from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.model_loading import LoadProgress, load
@@ -54,6 +55,9 @@ class Engine:
             thread,
             step_timeout_seconds=step_timeout_seconds,
         )
+        for model in models:
+            if model.served.adapter_slots:
+                self._core.load_adapters(model.served.name, adapter_memory(model.runner), model.config)
         self._arrivals = itertools.count()
         self._salt_key = salt_key
         self._dispatchers: WeakKeyDictionary[asyncio.AbstractEventLoop, OutputDispatcher] = WeakKeyDictionary()

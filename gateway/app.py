@@ -41,6 +41,7 @@ from gateway.management.console.opening import open_console
 from gateway.management.console.screens import PREFIX as CONSOLE_PREFIX
 from gateway.management.http.app import DOCUMENT_PATH as ADMIN_DOCUMENT_PATH
 from gateway.management.http.app import AdminApp
+from gateway.management.http.lora import LOAD_PATH, UNLOAD_PATH, LoraAdapters
 from gateway.management.http.peers import PeerAuthentication
 from gateway.management.http.self_service import OwnLimits, OwnRefusals, OwnUsage
 from gateway.management.operations.errors import not_found
@@ -98,20 +99,23 @@ def create_local_app(services: Services, admin: AdminApp) -> ASGIApp:
 
 
 def _doors(settings: Settings, stages: Stages, chat: ASGIApp, admin: AdminApp | None) -> list[Middleware]:
-    """To the admin API and the console, where there are administrators."""
+    """To the admin API, the console and vLLM's paths of adapters, where there are administrators."""
     if admin is None:
         return []
+    adapters = LoraAdapters(admin)
     console = open_console(stages, admin, BodyLimit(chat, settings.max_body_bytes))
     return [
         Middleware(MountByPrefix, prefix=ADMIN_PREFIX, within=admin),
         Middleware(MountByPrefix, prefix=CONSOLE_PREFIX, within=console),
+        Middleware(MountByPrefix, prefix=LOAD_PATH, within=adapters),
+        Middleware(MountByPrefix, prefix=UNLOAD_PATH, within=adapters),
     ]
 
 
 def _endpoints(stages: Stages, chat: ASGIApp) -> list[Endpoint]:
     """The endpoints of tenants' keys."""
     services = stages.services
-    cards = ModelCards(services.engine, stages.names)
+    cards = ModelCards(services.engine, stages.names, services.adapters)
     responses = services.sessions.responses
     usage = frozenset({KeyScope.USAGE})
     completions = GenerationEndpoint(COMPLETIONS, stages)
@@ -162,6 +166,7 @@ def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         services.prices.start()
+        services.adapters.start()
         if services.relay is not None:
             services.relay.start()
         if services.books is not None:
@@ -175,6 +180,7 @@ def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette
             await services.limiter.aclose()
             await services.sessions.aclose()
             await services.prices.aclose()
+            await services.adapters.aclose()
             if services.books is not None:
                 await services.books.aclose()
             if services.relay is not None:

@@ -6,7 +6,7 @@ dimension, V vocabulary, N blocks of the pool, B blocks of a row.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -121,6 +121,29 @@ class SlotSampling:
     counts: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class FiniteTokens:
+    """Which of a step's hidden states are finite, and whose draws they concern.
+
+    finite: int8 [T]. query_starts: int32 [R + 1], the first token of each row, and the end.
+    rows: int32 [D], the row of each draw; None where draw d follows row d.
+    """
+
+    finite: Tensor
+    query_starts: Tensor
+    rows: Tensor | None = None
+
+
+class SlotDraws(NamedTuple):
+    """ids: int64 [D], arbitrary where a draw is not sound. sound: bool [D], whether the logits that it is sampled from
+    have a finite maximum, and all hidden states of its row are finite, as far as known. finite: bool [D], the latter;
+    None if it is not known."""
+
+    ids: Tensor
+    sound: Tensor
+    finite: Tensor | None
+
+
 class Linear(Protocol):
     """A weight packed for its backend. Maps [T, in_features] to [T, out_features]."""
 
@@ -159,6 +182,28 @@ LogitEdits = host.LogitEdits[Tensor]
 Penalties = host.Penalties[Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedRows:
+    """Memory for the hidden states of T tokens, [T, H], and whether each of them is finite, int8 [T]."""
+
+    rows: Tensor
+    finite: Tensor
+
+    @classmethod
+    def empty(cls, tokens: int, size: int, dtype: torch.dtype, device: torch.device) -> Self:
+        finite = torch.empty(tokens, dtype=torch.int8, device=device)
+        return cls(torch.empty((tokens, size), dtype=dtype, device=device), finite)
+
+    def first(self, tokens: int) -> Self:
+        """The same memory for fewer tokens."""
+        return type(self)(self.rows[:tokens], self.finite[:tokens])
+
+    def keep(self, rows: Tensor) -> Tensor:
+        """Copy rows [T, H] here, and check them."""
+        self.finite.copy_(rows.isfinite().all(dim=-1))
+        return self.rows.copy_(rows)
+
+
 class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
     """The ops of one device and dtype, on torch's tensors. Meanings, shapes and tolerances: `kernels.reference`, and
     `kernels.reference_experts` for `mixture`."""
@@ -193,9 +238,11 @@ class Ops(weights.Packer[Tensor, Linear, Embedding], Protocol):
         next_norm: Tensor | None,
         eps: float,
         scalar: float = 1.0,
+        into: CheckedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Add a branch's output [..., H], normed by `branch_norm`, to the residual stream, times `scalar`: (the result
-        normed by `next_norm`, the result). None: no norm. Each step is rounded; `residual` may be overwritten."""
+        normed by `next_norm`, the result). None: no norm. Each step is rounded; `residual` may be overwritten.
+        `into`: memory for the normed result [T, H]."""
         ...
 
     def silu_mul(self, gate_up: Tensor) -> Tensor: ...

@@ -13,11 +13,13 @@ from kernels.layout import BLOCK_TOKENS
 from kernels.noise import GOLDEN_32, MASK_32, MURMUR_A, MURMUR_B, noise_key
 from kernels.ops import (
     AttentionMetadata,
+    FiniteTokens,
     HeadNorms,
     LogitEdits,
     Penalties,
     RopeRows,
     SamplingColumns,
+    SlotDraws,
     SlotSampling,
 )
 from kernels.weights import PLAIN_ROUTING, TINY_SHARE, KVScales, RoutingRule
@@ -363,12 +365,14 @@ def sample_among(logits: Tensor, token_ids: Tensor, columns: SamplingColumns) ->
     return token_ids[(scaled + noise).masked_fill(~kept, -math.inf).argmax(dim=-1)]
 
 
-def sample_slots(logits: Tensor, columns: SlotSampling, row_slots: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """Sample one token for each row from logits [R, V] by the columns of its slot: (ids int64 [R], sound bool [R]).
+def sample_slots(
+    logits: Tensor, columns: SlotSampling, row_slots: Tensor, positions: Tensor, hidden: FiniteTokens | None = None
+) -> SlotDraws:
+    """Sample one token for each draw from logits [D, V] by the columns of its slot.
 
-    Row i uses line `row_slots[i]` (int32); `positions[i]` (int64): index of the sampled token in its sequence. The
-    logits are modified in place. Edits must have been added before, as penalties scale them, too. A row is sound if
-    `finite_rows` holds for the logits that it is sampled from; the id of another one is arbitrary.
+    Draw i uses line `row_slots[i]` (int32); `positions[i]` (int64): index of the sampled token in its sequence. The
+    logits are modified in place. Edits must have been added before, as penalties scale them, too. A draw is sound if
+    `finite_rows` holds for the logits that it is sampled from, and `hidden` has flags for all tokens of its row.
     """
     penalise(logits, columns, row_slots)
     slots = row_slots.long()
@@ -381,7 +385,13 @@ def sample_slots(logits: Tensor, columns: SlotSampling, row_slots: Tensor, posit
         min_p=columns.min_p[slots],
         keys=torch.tensor(keys, dtype=torch.int64, device=logits.device).reshape(-1, 2),
     )
-    return sample(logits.float(), chosen), finite_rows(logits)
+    ids, sound = sample(logits.float(), chosen), finite_rows(logits)
+    if hidden is None:
+        return SlotDraws(ids, sound, None)
+    starts, flags = hidden.query_starts.tolist(), hidden.finite.bool()
+    rows = range(len(ids)) if hidden.rows is None else hidden.rows.tolist()
+    finite = torch.stack([flags[starts[row] : starts[row + 1]].all() for row in rows])
+    return SlotDraws(ids, sound & finite, finite)
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,6 +17,7 @@ from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks, block_numbers
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    CheckedRows,
     DeltaWeights,
     Embedding,
     ExpertWeights,
@@ -160,7 +161,11 @@ class ReferenceOps:
         next_norm: Tensor | None,
         eps: float,
         scalar: float = 1.0,
+        into: CheckedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
+        if into is not None:
+            normed, total = self.add_branch(branch, branch_norm, residual, next_norm, eps, scalar)
+            return into.keep(normed), total
         if branch_norm is not None:
             branch = self.rms_norm(branch, branch_norm, eps)
         if next_norm is not None and scalar == 1:

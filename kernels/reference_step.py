@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionMetadata, AttentionPlan, SlotSampling
+from kernels.ops import AttentionMetadata, AttentionPlan, FiniteTokens, SlotDraws, SlotSampling
 from kernels.reference_ops import ReferencePlan
 from kernels.step import Counting, Row, Sequences, StepShape, StepTensors
 
@@ -89,13 +89,6 @@ def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
                 counts[counting.slot, token] += 2
 
 
-def finite_rows(hidden: Tensor, query_starts: Tensor) -> Tensor:
-    """Whether all hidden states [T, H] of each row are finite, bool [R]; query_starts int32 [R + 1]."""
-    finite = hidden.isfinite().all(dim=-1)
-    starts = query_starts.tolist()
-    return torch.stack([finite[start:end].all() for start, end in pairwise(starts)])
-
-
 def plan_attention(step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
     """The plan of a step whose rows' blocks are lines of block_tables int32 [S, B]."""
     starts = step.query_starts.tolist()
@@ -121,9 +114,6 @@ class ReferenceStepOps:
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         return plan_attention(step, block_tables, shape)
 
-    def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor:
-        return finite_rows(hidden, query_starts)
-
     def mask_rows(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
         reference.mask_rows(logits, rows, bits)
 
@@ -136,10 +126,11 @@ class ReferenceStepOps:
         *,
         uses_thresholds: bool,
         uses_penalties: bool,
-    ) -> tuple[Tensor, Tensor]:
+        hidden: FiniteTokens | None = None,
+    ) -> SlotDraws:
         if not uses_penalties:
             columns = replace(columns, counts=torch.zeros_like(columns.counts))
-        return reference.sample_slots(logits, columns, row_slots, positions)
+        return reference.sample_slots(logits, columns, row_slots, positions, hidden)
 
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
         store_drawn(rows, drawn, tokens)

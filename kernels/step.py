@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from kernels.ops import AttentionPlan, SlotSampling
+from kernels.ops import AttentionPlan, FiniteTokens, SlotDraws, SlotSampling
 
 ROW_WORDS = 8
 """Words of an encoded row: the fields of `Row`."""
@@ -181,8 +181,6 @@ class StepOps(Protocol):
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan: ...
 
-    def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor: ...
-
     def mask_rows(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None: ...
 
     def sample_slots(
@@ -194,7 +192,8 @@ class StepOps(Protocol):
         *,
         uses_thresholds: bool,
         uses_penalties: bool,
-    ) -> tuple[Tensor, Tensor]: ...
+        hidden: FiniteTokens | None = None,
+    ) -> SlotDraws: ...
 
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None: ...
 

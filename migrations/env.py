@@ -6,6 +6,7 @@ import asyncio
 from alembic import context
 from sqlalchemy import Connection
 
+import gateway.adapters.tables
 import gateway.billing.tables
 import gateway.management.console.tables
 import gateway.management.operations.tables

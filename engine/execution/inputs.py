@@ -10,6 +10,7 @@ from engine.execution.sampler import Draw
 from engine.execution.slots import SlotTable, slot_of
 from engine.request import Pooling, Request
 from engine.scheduling.plan import ScheduledRow, StepPlan
+from kernels.adapters import NO_ADAPTER
 from kernels.arrays import Ints
 from kernels.host import StepRows
 
@@ -75,6 +76,7 @@ class _Decoding:
     ones: Ints
     ends: Ints
     draws: list[Draw]
+    adapters: Ints
 
 
 class RowPlacer:
@@ -95,7 +97,9 @@ class RowPlacer:
         if counts.count(1) == len(counts) and False not in samples:
             last, contexts, token_ids = self._decoding(plan.rows, requests, starts)
             tables, ends = last.tables, last.ends
-            rows = StepRows(tables, last.ones, contexts, window_tables=last.window_tables)
+            rows = StepRows(
+                tables, last.ones, contexts, window_tables=last.window_tables, adapters=_if_any(last.adapters)
+            )
             return StepInputs(last.places, token_ids, None, ends, rows, last.draws)
         return self._place_mixed(plan.rows)
 
@@ -110,12 +114,12 @@ class RowPlacer:
         keyed.sort()
         others = [planned[place] for _, _, place in keyed]
         draws: list[Draw] = []
-        slots, contexts, token_ids = _NONE, _NONE, _NONE
+        slots, contexts, token_ids, adapters = _NONE, _NONE, _NONE, _NONE
         if places:
             decoding = [planned[place] for place in places]
             requests, starts, _, _, _ = zip(*decoding, strict=True)
             last, contexts, token_ids = self._decoding(decoding, requests, starts)
-            slots, draws = last.slots, last.draws
+            slots, draws, adapters = last.slots, last.draws, last.adapters
             places = places if last.places is None else [places[place] for place in last.places]
         else:
             self._last = None  # blocks of drafts may be replaced by as many others until the next step
@@ -124,6 +128,7 @@ class RowPlacer:
         contexts = np.append(contexts, [context for _, context, _ in keyed])
         counts = np.append(np.ones_like(slots), [tokens for tokens, _, _ in keyed])
         wanted = np.append(np.ones_like(slots), [wanted_tokens(row, self._window) for row in others])
+        adapters = np.append(adapters, _adapters_of([row.request for row in others]))
         slots = np.append(slots, [slot_of(row.request) for row in others])
         tables = self._slots.tables_of(slots, contexts)
         return StepInputs(
@@ -131,7 +136,13 @@ class RowPlacer:
             np.append(token_ids, _token_ids(others)),
             None if (wanted == counts).all() else _last_of_rows(counts, wanted),
             wanted.cumsum() - 1,
-            StepRows(tables, counts, contexts, window_tables=self._slots.window_tables_of(slots, contexts)),
+            StepRows(
+                tables,
+                counts,
+                contexts,
+                window_tables=self._slots.window_tables_of(slots, contexts),
+                adapters=_if_any(adapters),
+            ),
             draws,
         )
 
@@ -203,14 +214,30 @@ class RowPlacer:
         order: Ints = np.argsort(starts, kind="stable")
         places: list[int] = order.tolist()
         slots = slots[order]
-        draws = [Draw(requests[place]) for place in places]
+        in_order = [requests[place] for place in places]
+        draws, adapters = list(map(Draw, in_order)), _adapters_of(in_order)
         ones = np.ones(len(requests), dtype=np.int64)
         tables, further = self._tables_of(slots, order, sizes), self._window_tables_of(slots, order, sizes)
         ends = np.arange(len(requests))
         if places == list(range(len(places))):
-            return _Decoding(requests, admissions, sizes, None, None, None, slots, tables, further, ones, ends, draws)
+            return _Decoding(
+                requests, admissions, sizes, None, None, None, slots, tables, further, ones, ends, draws, adapters
+            )
         rows: Ints = np.argsort(order)
-        return _Decoding(requests, admissions, sizes, order, places, rows, slots, tables, further, ones, ends, draws)
+        return _Decoding(
+            requests, admissions, sizes, order, places, rows, slots, tables, further, ones, ends, draws, adapters
+        )
+
+
+def _adapters_of(requests: Sequence[Request]) -> Ints:
+    """The slot of each request's adapter, int64 [R]."""
+    slots = [request.adapter_slot for request in requests]
+    return np.array([NO_ADAPTER if slot is None else slot for slot in slots], dtype=np.int64)
+
+
+def _if_any(adapters: Ints) -> Ints | None:
+    """The slots of rows' adapters; None if no row has one."""
+    return adapters if len(adapters) and adapters.max() != NO_ADAPTER else None
 
 
 def _token_ids(rows: Sequence[ScheduledRow]) -> Ints:

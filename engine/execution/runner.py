@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from engine.execution.states import StepStateRows
 from engine.models.host_model import HostModel
 from engine.request import Fault, TokenLogprob
 from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
+from kernels.adapters import AdapterWeights
 from kernels.arrays import Array, Ints, int_array
 
 _NOTHING_DRAWN = RowResult()
@@ -80,6 +81,22 @@ class ModelRunner:
 
     @property
     def takes_drafts(self) -> bool:
+        return True
+
+    def allocate_adapters(self, slots: int) -> None:
+        """Make slots for adapters; once."""
+        self._model.allocate_adapters(slots)
+
+    def pack_adapter(self, weights: AdapterWeights) -> Any:
+        """See `engine.runtime.adapter_loading.AdapterMemory`."""
+        return self._model.pack_adapter(weights)
+
+    def put_adapter(self, slot: int, packed: Any | None) -> None:
+        """See `engine.runtime.adapter_loading.AdapterMemory`."""
+        self._model.put_adapter(slot, packed)
+
+    def is_resident(self, slot: int) -> bool:
+        """Always, on a CPU."""
         return True
 
     def keep_hidden_states(self) -> HiddenStateTable:

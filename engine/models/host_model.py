@@ -1,8 +1,9 @@
 """The interface of a model that computes on the CPU."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.models.config import ModelConfig
+from kernels.adapters import AdapterWeights
 from kernels.arrays import Array, Floats, Ints
 from kernels.host import HostOps, StepRows
 
@@ -60,6 +61,23 @@ class HostModel(Protocol):
 
     def logits(self, hidden: Array) -> Floats:
         """float32 [T, V] from hidden states [T, H]."""
+        ...
+
+    def allocate_adapters(self, slots: int) -> None:
+        """Make slots for adapters, empty; once, before the first step whose rows have some."""
+        ...
+
+    def pack_adapter(self, weights: AdapterWeights) -> Any:
+        """An adapter in the model's own format. On any thread, also while another computes a step.
+
+        Raises:
+            ValueError: the adapter does not fit the model.
+        """
+        ...
+
+    def put_adapter(self, slot: int, packed: Any | None) -> None:
+        """Fill a slot with a packed adapter, or empty it, between steps. A slot that a step's row has must be
+        filled."""
         ...
 
 

@@ -9,7 +9,9 @@ from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel, allocate_states
 from engine.models.kv_groups import KVGroups, mixed_blocks
 from engine.models.rope import RopeTable
+from kernels.adapters import AdapterWeights
 from kernels.arrays import Array, Floats, Ints
+from kernels.cpu.native.adapters import AdapterTable, NativeAdapter
 from kernels.cpu.native.forward import NativeWeights
 from kernels.cpu.native.staged import StagedForward
 from kernels.cpu.native_ops import NativeOps
@@ -50,6 +52,7 @@ class NativeModel:
             kv_sources=config.kv_sources,
         )
         self._forward = ops.forward_pass(self._shape, weights)
+        self._adapters: AdapterTable | None = None
 
     @property
     def expert_tokens(self) -> Ints:
@@ -73,6 +76,18 @@ class NativeModel:
         head = theirs.head if self.config.tie_embeddings else self._weights.head
         self._weights = replace(self._weights, embedding=theirs.embedding, head=head)
         self._forward = self.ops.forward_pass(self._shape, self._weights)
+        self._forward.adapters = self._adapters
+
+    def allocate_adapters(self, slots: int) -> None:
+        assert self._adapters is None, "the model has slots for adapters"
+        self._adapters = self._forward.adapters = AdapterTable(slots)
+
+    def pack_adapter(self, weights: AdapterWeights) -> NativeAdapter:
+        return NativeAdapter(weights, self._weights.layers)
+
+    def put_adapter(self, slot: int, packed: NativeAdapter | None) -> None:
+        assert self._adapters is not None, "the model has no slots for adapters"
+        self._adapters.put(slot, packed)
 
     def forward(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
         return self._forward(token_ids, rows, kv, wanted)

@@ -28,7 +28,7 @@ from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.host import StepRows
 from kernels.layout import BLOCK_TOKENS, HeadShape, block_numbers
-from kernels.ops import AttentionPlan, HeadNorms, LayerWeights, Linear, ModelWeights, Ops, RopeRows
+from kernels.ops import AttentionPlan, CheckedRows, HeadNorms, LayerWeights, Linear, ModelWeights, Ops, RopeRows
 from kernels.reference import softcap
 from kernels.weights import LatentWeights
 
@@ -154,6 +154,7 @@ class Transformer:
         rows: StepRows | DeviceStates | None = None,
         window_plans: Sequence[AttentionPlan] = (),
         adapters: StepAdapters | None = None,
+        into: CheckedRows | None = None,
     ) -> Tensor:
         """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots past a
         row's context, in its last block, must hold finite numbers.
@@ -161,6 +162,7 @@ class Transformer:
         `plan`: made by `ops.plan_attention` from the step's metadata. `rows`: with the states of a model that has some,
         on the host or on its device. `window_plans`: of a model whose KV is in groups, of the groups after the first.
         `adapters`: of the step's tokens; None: no token has one.
+        `into`: memory for the result, which is checked there.
         """
         config, layers, plans = self.config, self._weights.layers, (plan, *window_plans)
         ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
@@ -179,12 +181,13 @@ class Transformer:
             expanded = self._feed_forward(layer, normed, residual, plan, adapted)
             last = index + 1 == len(layers)
             next_norm = self._weights.final_norm if last else layers[index + 1].attention_norm
+            kept = into if last else None
             if layer.layer_input is None or inputs is None:
-                normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm, layer.scalar)
+                normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm, layer.scalar, kept)
                 continue
             _, residual = self._add(expanded, layer.mlp_output_norm, residual, None)
             added = self._layer_inputs.added(layer.layer_input, residual, inputs[:, index])
-            normed, residual = self._add(added, layer.layer_input.norm, residual, next_norm, layer.scalar)
+            normed, residual = self._add(added, layer.layer_input.norm, residual, next_norm, layer.scalar, kept)
         return normed
 
     def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
@@ -225,6 +228,7 @@ class Transformer:
         residual: Tensor,
         next_norm: Tensor | None,
         scalar: float = 1.0,
+        into: CheckedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Add a branch's output to the residual stream, and multiply this by `scalar`: (input of the next branch,
         residual stream)."""
@@ -232,7 +236,7 @@ class Transformer:
         if scale != 1:
             branch = scaled(branch if output_norm is None else ops.rms_norm(branch, output_norm, eps), scale)
             output_norm = None
-        return ops.add_branch(branch, output_norm, residual, next_norm, eps, rounded(scalar, residual.dtype))
+        return ops.add_branch(branch, output_norm, residual, next_norm, eps, rounded(scalar, residual.dtype), into)
 
     def logits(self, hidden: Tensor, head: Linear | None = None) -> Tensor:
         """float32 [T, V] from hidden states [T, H]. `head`: some rows of the model's own, for their logits only."""

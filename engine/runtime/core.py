@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from engine.errors import DeviceLost, EngineError, UnservableRequest
+from engine.models.config import ModelConfig
 from engine.request import FinishReason, Request, TokenDelta
+from engine.runtime.adapter_loading import AdapterLoader, AdapterMemory, CopiedAdapter
+from engine.runtime.adapter_loading import LoadProgress as AdapterLoadProgress
 from engine.runtime.delta_dispatcher import DeltaDispatcher, Sink
 from engine.runtime.reservation import Reservation
 from engine.runtime.step_loop import DeviceClock, StepLoop
@@ -40,7 +43,8 @@ class EngineHealth:
 
 @dataclass(slots=True)
 class ModelRuntime:
-    """A model's scheduler, executor, step loop, delta dispatcher and wait predictor. Used on the engine thread alone.
+    """A model's scheduler, executor, step loop, delta dispatcher, wait predictor and loader of adapters. Used on the
+    engine thread alone.
 
     `unplanned`: requests were added to the scheduler since the last step was planned.
     """
@@ -50,7 +54,15 @@ class ModelRuntime:
     step_loop: StepLoop
     dispatcher: DeltaDispatcher
     wait_predictor: WaitPredictor
+    adapters: AdapterLoader | None = None
     unplanned: bool = False
+
+    def end(self, deltas: list[TokenDelta]) -> None:
+        """Deliver last deltas of requests that did not run."""
+        if deltas:
+            self.dispatcher.release()
+            self.dispatcher.deliver(deltas)
+            self.wait_predictor.refresh(time.monotonic_ns())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,16 @@ class _Abort:
     done: Callable[[], None]
 
 
-_Message = _Submit | _Pause | _Resume | _Abort
+@dataclass(frozen=True, slots=True)
+class _AdapterProgress:
+    model: str
+    progress: AdapterLoadProgress
+
+
+_Message = _Submit | _Pause | _Resume | _Abort | _AdapterProgress
+
+_ADAPTER_POLL_SECONDS = 0.25
+"""How often waits for adapters are checked for their limit where there is nothing else to do."""
 
 
 class EngineCore:
@@ -109,6 +130,10 @@ class EngineCore:
         self._over = threading.Event()
         """Set once the engine thread has ended or was given up: waiting for it is pointless."""
 
+    def load_adapters(self, model: str, memory: AdapterMemory, config: ModelConfig) -> None:
+        """Load the adapters of a model's requests into its memory. Called before the start, for a model with slots."""
+        self._runtimes[model].adapters = AdapterLoader(model, memory, config, self._post_progress)
+
     def start(self) -> None:
         """Start the watchdog and the loop on the engine thread."""
         self._watchdog.start()
@@ -129,6 +154,9 @@ class EngineCore:
         with self._wake:
             self._closing = True
             self._wake.notify()
+        for runtime in self._runtimes.values():
+            if runtime.adapters is not None:
+                runtime.adapters.close()
         if self._running is not None:
             self._over.wait()
         self._watchdog.close()
@@ -179,7 +207,11 @@ class EngineCore:
         with self._wake:
             posted = [message for message in self._inbox if isinstance(message, _Submit) and message.model == model]
         now_ns = time.monotonic_ns()
-        return _with_posted(runtime, runtime.step_loop.stats(now_ns), posted, now_ns)
+        stats = runtime.step_loop.stats(now_ns)
+        if stats.adapters is not None and runtime.adapters is not None:
+            of_adapters = replace(stats.adapters, load_seconds_total=runtime.adapters.load_seconds_total)
+            stats = replace(stats, adapters=of_adapters)
+        return _with_posted(runtime, stats, posted, now_ns)
 
     def reserve(self, model: str, service_class: str) -> Reservation:
         """Count a request of this class as waiting until it is submitted or the reservation is released."""
@@ -209,10 +241,14 @@ class EngineCore:
                 wait_predictor.on_abort(message.request_ids)
             self._wake.notify()
 
+    def _post_progress(self, model: str, progress: AdapterLoadProgress) -> None:
+        self._post(_AdapterProgress(model, progress))
+
     def _run(self) -> None:
         try:
             while self._receive():
                 for runtime in self._runtimes.values():
+                    self._update_adapters(runtime)
                     self._step(runtime)
         except StepHung:
             return  # the watchdog has ended all requests
@@ -247,7 +283,7 @@ class EngineCore:
                     for request_id in message.request_ids:
                         self._runtimes[message.model].dispatcher.sinks.pop(request_id, None)
                     message.done()
-                case _Pause() | _Resume():
+                case _Pause() | _Resume() | _AdapterProgress():
                     pass  # the request ends with all others below
         for runtime in self._runtimes.values():
             runtime.wait_predictor.on_stop()
@@ -258,7 +294,9 @@ class EngineCore:
         """Handle the inbox, blocking on it while there is no other work. Returns False when closing."""
         with self._wake:
             while not (self._closing or self._inbox or self._has_work()):
-                self._wake.wait()
+                waits = any(runtime.scheduler.adapters.waiting for runtime in self._runtimes.values())
+                if not self._wake.wait(_ADAPTER_POLL_SECONDS if waits else None):
+                    break
             messages = list(self._inbox)
             self._inbox.clear()
         if messages:
@@ -277,6 +315,16 @@ class EngineCore:
 
     def _has_work(self) -> bool:
         return any(runtime.step_loop.has_work for runtime in self._runtimes.values())
+
+    def _update_adapters(self, runtime: ModelRuntime) -> None:
+        """Assign the slots of adapters, begin their loads, and fail requests that waited too long for one."""
+        adapters = runtime.scheduler.adapters
+        if runtime.adapters is None or not (adapters.changed or adapters.waiting):
+            return
+        now_ns = time.monotonic_ns()
+        runtime.end(adapters.expire(now_ns))
+        for load in runtime.scheduler.update_adapters(now_ns):
+            runtime.adapters.begin(load)
 
     def _step(self, runtime: ModelRuntime) -> None:
         if not runtime.step_loop.has_work:
@@ -343,6 +391,26 @@ def _apply(runtime: ModelRuntime, message: _Message) -> None:
                 for request_id in message.request_ids:
                     runtime.scheduler.abort(request_id, now_ns)
                     runtime.dispatcher.sinks.pop(request_id, None)
+        case _AdapterProgress():
+            _advance_load(runtime, message.progress)
+
+
+def _advance_load(runtime: ModelRuntime, progress: AdapterLoadProgress) -> None:
+    """Put what has been read into its slot; what is in its slot can be used, and what failed has failed."""
+    loader, adapters, digest = runtime.adapters, runtime.scheduler.adapters, progress.load.source.digest
+    assert loader is not None, "a model without adapters loads one"
+    if isinstance(progress, CopiedAdapter):
+        loaded = progress.succeeded
+    elif progress.packed is None:
+        loaded = False
+    elif not loader.put(progress):
+        return  # it is being copied
+    else:
+        loaded = True
+    if loaded:
+        adapters.loaded(digest)
+    else:
+        runtime.end(adapters.fail(digest))
 
 
 def _admit(runtime: ModelRuntime, request: Request, sink: Sink, posted_ns: int) -> None:

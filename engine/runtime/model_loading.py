@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from engine.catalog.catalog import catalogue_defaults
 from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from engine.checkpoints.version import checkpoint_version
-from engine.config import EngineConfig
+from engine.config import ADAPTER_SLOTS, EngineConfig
 from engine.errors import OutOfDeviceMemory
 from engine.execution.runner import ModelRunner
 from engine.memory.block_pool import BlockPool
@@ -95,6 +95,7 @@ def load(
     if ops.on_gpu:
         check_parts(_tested_parts(model_config))
     groups = _groups(name, model_config, draft, config)
+    adapter_slots = _adapter_slots(config, on_gpu=ops.on_gpu)
     host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     memory = weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize)
@@ -110,9 +111,18 @@ def load(
     if pool.states is not None:
         config = replace(config, scheduler=replace(config.scheduler, max_running=pool.states.max_running))
     cache = _cache(BlockPool(pool.num_blocks), pool, groups, prefix_cache=config.prefix_cache)
-    scheduler = Scheduler(config.scheduler, cache, window, longest_step_ns=config.longest_step_ns)
+    scheduler = Scheduler(
+        config.scheduler,
+        cache,
+        window,
+        longest_step_ns=config.longest_step_ns,
+        adapter_slots=adapter_slots,
+        adapter_wait_ns=int(1e9 * config.adapter_wait_seconds),
+    )
     drafts = config.ngram or draft is not None
     runner = _runner(on_host, model, pool, config, scheduler.window_tokens, drafts=drafts)
+    if adapter_slots and isinstance(runner, ModelRunner):
+        runner.allocate_adapters(adapter_slots)
     proposers = _proposers(pool, config, prepared) if runner.takes_drafts else []
     _warm_up(runner, proposers, pool, groups, config, scheduler)
     policy = DepthController(scheduler.cost_model, max_depth=config.draft_depth, below=config.speculate_below)
@@ -139,6 +149,12 @@ def load(
     )
     on_gpu = _on_gpu(model) if ops.on_gpu else None
     return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator, on_gpu)
+
+
+def _adapter_slots(config: EngineConfig, *, on_gpu: bool) -> int:
+    if config.adapter_slots is not None:
+        return config.adapter_slots
+    return 0 if on_gpu else ADAPTER_SLOTS
 
 
 def _tested_parts(config: ModelConfig) -> list[ModelPart]:

@@ -6,7 +6,6 @@ from engine.request import Fault, Phase, Request, TokenDelta
 from engine.scheduling.adapter_queue import AdapterLoad, AdapterStats
 from engine.scheduling.admission import PreemptionBudget
 from engine.scheduling.commit import Committer
-from engine.scheduling.in_flight import DropReason
 from engine.scheduling.request_table import RequestTable
 from engine.scheduling.stopping import ends_in_flight
 
@@ -56,6 +55,8 @@ class AdapterAssignment:
                 queue.drain_for(first)
             else:
                 loads.append(load)
+        queue.end_drains()
+        self._requests.unpark()  # those that were held back for what is drained no more
         return loads
 
     def loaded(self, digest: str) -> None:
@@ -96,4 +97,6 @@ class AdapterAssignment:
         return True
 
     def _end(self, requests: Sequence[Request]) -> list[TokenDelta]:
-        return [self._committer.fail_request(request, Fault.ADAPTER, DropReason.ABORTED) for request in requests]
+        """End those of which no row is in flight: their last usage is complete."""
+        ended = [request for request in requests if not self._requests.in_flight.have_row_of(request)]
+        return [self._committer.fail_request(request, Fault.ADAPTER) for request in ended]

@@ -38,6 +38,7 @@ class AdapterStats:
     loads_total: int
     evictions_total: int
     failures_total: int
+    load_seconds_total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

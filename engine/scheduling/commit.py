@@ -234,10 +234,10 @@ class Committer:
             embedding=embedding,
         )
 
-    def fail_request(self, request: Request, error: str, drop_reason: DropReason = DropReason.SURPLUS) -> TokenDelta:
+    def fail_request(self, request: Request, error: str) -> TokenDelta:
         """End a request with `error`. The KV that it computed is not reused."""
         self.failures_total += error != Fault.GRAMMAR  # a grammar that cannot be followed is the client's error
-        self._requests.remove(request, drop_reason, forget=True)
+        self._requests.remove(request, DropReason.SURPLUS, forget=True)
         return TokenDelta(request.id, finish_reason=FinishReason.ERROR, usage=request.usage, error=error)
 
 

@@ -70,6 +70,10 @@ class InFlightSteps:
             for step in self._steps:
                 step.dropped.setdefault(request, reason)
 
+    def have_row_of(self, request: Request) -> bool:
+        """Whether a row of the request is in flight, also one that is dropped."""
+        return any(row.request is request for step in self._steps for row in step.plan.rows)
+
     def check(self, running: Iterable[Request]) -> None:
         """Each running request's rows in flight cover the tokens from `computed` to `scheduled`, in order."""
         ends = {request: request.computed for request in running}

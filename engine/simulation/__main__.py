@@ -3,8 +3,9 @@
 `--seed 7` runs one seed with every check after each call; a failure is reduced and shown with the command that replays
 it. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead, until the first limit is reached;
 equal seeds give equal traces, on any number of `--jobs`. `--ahead` simulates asynchronous scheduling, `--speculate`
-drafts, `--states` a model with recurrent layers, `--windows` one with layers of limited attention, and
-`--blocks-a-step 2` requests that are long relative to the KV blocks that a step allocates.
+drafts, `--states` a model with recurrent layers, `--windows` one with layers of limited attention, `--adapters` one
+with few slots for many adapters, and `--blocks-a-step 2` requests that are long relative to the KV blocks that a step
+allocates.
 """
 
 import sys
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             blocks_a_step=arguments.blocks_a_step,
             states=arguments.states,
             windows=arguments.windows,
+            adapters=arguments.adapters,
         )
         print(report)
         if report.failed_seed is None:
@@ -60,6 +62,7 @@ def _arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--speculate", action="store_true", help="with drafts, right and wrong ones")
     parser.add_argument("--states", action="store_true", help="a model with recurrent layers")
     parser.add_argument("--windows", action="store_true", help="a model with layers of limited attention")
+    parser.add_argument("--adapters", action="store_true", help="a model with few slots for many adapters")
     parser.add_argument(
         "--blocks-a-step", type=int, default=BLOCKS_A_STEP, help="maximum blocks allocated and returned per step"
     )
@@ -76,6 +79,7 @@ def _traffic(seed: int, arguments: Namespace) -> Traffic:
         blocks_a_step=arguments.blocks_a_step,
         states=arguments.states,
         windows=arguments.windows,
+        adapters=arguments.adapters,
     )
 
 

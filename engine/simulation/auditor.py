@@ -118,7 +118,7 @@ class Auditor:
         self._running: list[_Seen] = []
         self._waiting: list[Request] = []
         self._parked: set[str] = set()
-        """Waiting forks, which may have to wait for their parent."""
+        """Waiting forks, which may have to wait for their parent, and requests whose adapter is not resident."""
         self._lacking = False
         self._step = 0
         self._last_admission = -BLOCK_TOKENS - 1, 0
@@ -127,8 +127,9 @@ class Auditor:
         self._reached: dict[str, int] = {}
         self._most_tokens: int | None = None
         """Maximum tokens of the next step after a shortage of device memory."""
-        self._lost_from: dict[str, int] = {}
-        """By request id: the end of its last lost row. A lost row that starts there lost no more service."""
+        self._lost_from: dict[str, tuple[int, int]] = {}
+        """By request id: its stops, and the end of its last lost row. A row that starts there and was lost with it lost
+        no more service."""
         self._service: Counter[tuple[int, str]] = Counter()
         self._races: dict[tuple[int, str, str], _Race] = {}
         self._longest = 0
@@ -157,7 +158,11 @@ class Auditor:
             for request in running
         ]
         self._waiting = [request for request in alive if request.phase is Phase.WAITING]
-        self._parked = {request.id for request in self._waiting if request.fork_of is not None}
+        self._parked = {
+            request.id
+            for request in self._waiting
+            if request.fork_of is not None or (request.adapter is not None and request.adapter_slot is None)
+        }
         self._lacking = not self._can_grow([seen.request for seen in self._running if seen.needs_block])
 
     def _can_grow(self, growing: list[Request]) -> bool:
@@ -376,9 +381,11 @@ class Auditor:
             end = start + row.tokens
             self._longest = max(self._longest, end)
             standing, reached = self._standings[request.id], self._reached.get(request.id, 0)
-            if standing is Standing.LOST and self._lost_from.get(request.id) != start:
-                self._reached[request.id] = max(reached, start)  # it had these tokens, computed or cached
-                self._lost_from[request.id] = end
+            if standing is Standing.LOST:
+                stops = request.preemptions + request.pauses
+                if self._lost_from.get(request.id) != (stops, start):
+                    self._reached[request.id] = max(reached, start)  # it had these tokens, computed or cached
+                self._lost_from[request.id] = stops, end
             if result is None or standing in (Standing.LOST, Standing.SURPLUS):
                 continue
             first = max(start, reached)

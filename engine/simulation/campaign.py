@@ -49,6 +49,7 @@ class CampaignReport:
     wasted_rows: int
     accepted_drafts: int
     rejected_drafts: int
+    adapter_loads: int
     virtual_s: float
     faults: dict[str, int]
     patterns: dict[str, int]
@@ -62,7 +63,8 @@ class CampaignReport:
             f"{self.seeds} seeds from {self.first_seed} on: {self.steps} steps, {self.requests} requests, "
             f"{self.virtual_s:.0f} s of virtual time",
             f"{self.preemptions} preemptions, {self.cached_tokens} cached tokens, {self.failures} requests failed, "
-            f"{self.wasted_rows} rows wasted, {self.accepted_drafts} drafts accepted, {self.rejected_drafts} rejected",
+            f"{self.wasted_rows} rows wasted, {self.accepted_drafts} drafts accepted, {self.rejected_drafts} rejected, "
+            f"{self.adapter_loads} adapters loaded",
             "faults: " + ", ".join(f"{number} {name}" for name, number in self.faults.items()),
             "steps by pattern: " + ", ".join(f"{number} {name}" for name, number in self.patterns.items()),
             f"{self.elapsed_s:.1f} s, {self.steps / max(self.elapsed_s, 1e-9):.0f} steps/s",
@@ -92,6 +94,7 @@ def run_campaign(
     blocks_a_step: int = BLOCKS_A_STEP,
     states: bool = False,
     windows: bool = False,
+    adapters: bool = False,
 ) -> CampaignReport:
     """Run seeds in order until a limit is reached or one fails. Only whole seeds count.
 
@@ -105,6 +108,7 @@ def run_campaign(
         blocks_a_step=blocks_a_step,
         states=states,
         windows=windows,
+        adapters=adapters,
     )
     outcomes = _in_turn(first_seed, limits, make) if jobs == 1 else _in_parallel(first_seed, limits, jobs, make)
     faults: Counter[str] = Counter()
@@ -135,6 +139,7 @@ def run_campaign(
         wasted_rows=sum(report.wasted_rows for report in reports),
         accepted_drafts=sum(report.accepted_drafts for report in reports),
         rejected_drafts=sum(report.rejected_drafts for report in reports),
+        adapter_loads=sum(report.adapter_loads for report in reports),
         virtual_s=sum(report.virtual_ns for report in reports) / 1e9,
         faults=dict(sorted(faults.items())),
         patterns=dict(sorted(patterns.items())),

@@ -3,7 +3,9 @@
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from engine.adapters.source import AdapterSource
 from engine.request import (
     STANDARD,
     FinishReason,
@@ -58,6 +60,7 @@ def make_request(
     salt: bytes = b"",
     service_class: ServiceClass = STANDARD,
     fork_of: Request | None = None,
+    adapter: str = "",
 ) -> Request:
     """A new request with defaults for simulations and tests."""
     params = params or SamplingParams()
@@ -74,6 +77,7 @@ def make_request(
         tenant=tenant,
         salt=salt,
         fork_of=fork_of,
+        adapter=AdapterSource(adapter, Path(adapter)) if adapter else None,
     )
 
 
@@ -90,6 +94,7 @@ def request_of(arrival: Arrival, number: int, others: Mapping[str, Request]) -> 
         salt=arrival.tenant.encode(),
         service_class=arrival.service_class,
         fork_of=None if arrival.fork_of is None else others.get(arrival.fork_of),
+        adapter=arrival.adapter,
     )
 
 

@@ -22,6 +22,17 @@ def prefix_digest(before: int, token: int) -> int:
     return mixed ^ (mixed >> 31)
 
 
+def prefix_root(salt: bytes, adapter: str) -> int:
+    """The digest of the empty prefix in a cache with this salt, computed with this adapter; empty: with none."""
+    root = int.from_bytes(salt[:8], "little")
+    return prefix_digest(root, int.from_bytes(adapter.encode(), "little")) if adapter else root
+
+
+def root_of(request: Request) -> int:
+    """The digest of the empty prefix of a request."""
+    return prefix_root(request.salt, "" if request.adapter is None else request.adapter.digest)
+
+
 def prefix_logprob(token: int, before: int) -> TokenLogprob:
     """The fake log-probability of a token after a prefix with this digest."""
     return TokenLogprob(token, -prefix_digest(before, token) / 2**64, ())
@@ -97,6 +108,8 @@ class FakeExecutor:
     With `num_states` it is a model with recurrent layers: a state slot holds the digest of the prefix that its state
     stands for. A row that does not begin its sequence must find the digest of its own prefix there.
 
+    A row of a request with an adapter must find it in its slot. Its digests begin with the adapter's.
+
     With `windows` its KV is in groups: in the memory of each further group, a row reads the entries in the group's
     window only.
 
@@ -129,6 +142,8 @@ class FakeExecutor:
         self._memory = [[_UNWRITTEN] * BLOCK_TOKENS for _ in range(num_blocks)]
         self._states = [_UNWRITTEN] * num_states
         self._windows = (None, *windows)
+        self._adapters: dict[int, str | None] = {}
+        """By slot: the adapter that steps launched from now on find there."""
         self._is_poisoned = is_poisoned or (lambda row: False)
         self._digests: dict[str, _Digests] = {}
         self._drawn: dict[int, _Drawn] = {}
@@ -139,6 +154,10 @@ class FakeExecutor:
     def fail_next(self) -> None:
         """The next step writes garbage and raises."""
         self._fails = True
+
+    def put_adapter(self, slot: int, digest: str | None) -> None:
+        """Fill a slot for adapters. None: it holds garbage."""
+        self._adapters[slot] = digest
 
     def run_short(self, tokens: int, steps: int, *, at_result: bool) -> None:
         """The next `steps` steps write garbage and raise if they have more than `tokens` tokens."""
@@ -162,6 +181,8 @@ class FakeExecutor:
         slots = [row.request.slot for row in plan.rows]
         assert None not in slots, "a row has no slot"
         assert len(set(slots)) == len(slots), "two rows have one slot"
+        for row in plan.rows:
+            self._check_adapter(row.request)
         spoiled = self._spoiled()
         self._copy_states(plan)
         unsound = {row.request.id for row in plan.rows if row.start > spoiled.get(_run_of(row), row.start)}
@@ -188,6 +209,12 @@ class FakeExecutor:
         self._fails = False
         self._launched.append(step)
         return step
+
+    def _check_adapter(self, request: Request) -> None:
+        if request.adapter is not None:
+            assert request.adapter_slot is not None, f"{request.id} runs without its adapter"
+            found = self._adapters.get(request.adapter_slot)
+            assert found == request.adapter.digest, f"{request.id} is computed with the adapter {found}"
 
     def _give_up(self, plan: StepPlan) -> LaunchedStep:
         for row in plan.rows:
@@ -259,7 +286,7 @@ class FakeExecutor:
             tokens = [*tokens, drawn.token]
         if digests is None or digests.tokens != tokens[: len(digests.tokens)]:
             digests = _Digests()
-        before = digests.values[-1] if digests.values else int.from_bytes(request.salt[:8], "little")
+        before = digests.values[-1] if digests.values else root_of(request)
         for token in tokens[len(digests.tokens) :]:
             before = prefix_digest(before, token)
             digests.tokens.append(token)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from random import Random
 
 from engine.request import Phase, Request
-from engine.simulation.fake_executor import FakeExecutor, prefix_digest
+from engine.simulation.fake_executor import FakeExecutor, prefix_digest, root_of
 from engine.simulation.traffic import VOCAB_SIZE
 
 MAX_DRAFTS = 20
@@ -47,7 +47,7 @@ class FakeProposer:
         return tuple(drafts)
 
     def _digest(self, request: Request) -> int:
-        known, digest = self._digests.get(request.id, (0, int.from_bytes(request.salt[:8], "little")))
+        known, digest = self._digests.get(request.id, (0, root_of(request)))
         for token in request.tokens[known:]:
             digest = prefix_digest(digest, token)
         self._digests[request.id] = len(request.tokens), digest

@@ -2,14 +2,14 @@
 
 from engine.request import FinishReason, TokenLogprob
 from engine.simulation.driver import Transcript
-from engine.simulation.fake_executor import prefix_digest, prefix_logprob
+from engine.simulation.fake_executor import prefix_digest, prefix_logprob, prefix_root
 from engine.simulation.traffic import EOS_TOKEN, VOCAB_SIZE, Arrival
 
 
 def transcript_alone(arrival: Arrival, window_tokens: int) -> Transcript:
     """The complete answer without its usage. Implements the API's rules of ending independently of the engine."""
     params = arrival.params
-    digest = int.from_bytes(arrival.tenant.encode()[:8], "little")
+    digest = prefix_root(arrival.tenant.encode(), arrival.adapter)
     prompt_logprobs: list[TokenLogprob | None] = []
     for position, token in enumerate(arrival.tokens):
         prompt_logprobs.append(prefix_logprob(token, digest) if position else None)

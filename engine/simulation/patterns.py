@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from engine.config import BLOCK_TOKENS, LONGEST_STEP_NS, SchedulerConfig
+from engine.config import ADAPTER_WAIT_NS, BLOCK_TOKENS, LONGEST_STEP_NS, SchedulerConfig
 from engine.memory.step_blocks import BLOCKS_A_STEP
 from engine.request import SamplingParams, ServiceClass
 from engine.simulation.faults import draw_faults, draw_pauses, draw_shortages
@@ -25,12 +25,14 @@ def traffic_from_seed(
     blocks_a_step: int = BLOCKS_A_STEP,
     states: bool = False,
     windows: bool = False,
+    adapters: bool = False,
 ) -> Traffic:
     """Two seeds in three mix everything; the others are one of the patterns. In one of four some clients stop reading.
 
     `ahead`: with an asynchronous device, whose memory can run short. `speculate`: with drafts. `blocks_a_step`: the
     blocks that a step allocates and returns. `states`: of a model with recurrent layers, with few slots or many.
-    `windows`: of a model with layers of limited attention, whose KV is in groups.
+    `windows`: of a model with layers of limited attention, whose KV is in groups. `adapters`: of a model with few slots
+    for adapters, which many requests want.
     """
     rng = Random(seed)
     traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
@@ -42,7 +44,9 @@ def traffic_from_seed(
     if states:
         slots = traffic.config.max_running + rng.choice((0, 1, 2, 5, 20))
         traffic = replace(traffic, states=slots, state_interval_blocks=rng.choice((1, 2, 3)))
-    return _with_windows(traffic, Random(f"windows of {seed}")) if windows else traffic
+    if windows:
+        traffic = _with_windows(traffic, Random(f"windows of {seed}"))
+    return _with_adapters(traffic, Random(f"adapters of {seed}")) if adapters else traffic
 
 
 def _with_windows(traffic: Traffic, rng: Random) -> Traffic:
@@ -51,6 +55,18 @@ def _with_windows(traffic: Traffic, rng: Random) -> Traffic:
     of_groups = rng.choice(_WINDOWS)
     num_blocks = traffic.num_blocks * (1 + len(of_groups)) + rng.choice((0, 0, 1, 7))
     return replace(traffic, windows=of_groups, num_blocks=num_blocks)
+
+
+def _with_adapters(traffic: Traffic, rng: Random) -> Traffic:
+    """The same traffic, in which most requests have one of a few adapters; the choices of a call have the same."""
+    many, plain = rng.choice((2, 4, 10)), rng.choice((0.0, 0.3))
+    chosen: dict[str, str] = {}
+    for arrival in traffic.arrivals:
+        drawn = "" if rng.random() < plain else f"adapter {rng.randrange(many)}"
+        chosen[arrival.id] = drawn if arrival.fork_of is None else chosen[arrival.fork_of]
+    arrivals = tuple(replace(arrival, adapter=chosen[arrival.id]) for arrival in traffic.arrivals)
+    wait_ns = rng.choice((ADAPTER_WAIT_NS, ADAPTER_WAIT_NS, 20 * TICK_NS))
+    return replace(traffic, arrivals=arrivals, adapter_slots=rng.choice((1, 1, 2, 3, 8)), adapter_wait_ns=wait_ns)
 
 
 def _mixture(seed: int, rng: Random) -> Traffic:

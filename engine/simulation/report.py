@@ -41,6 +41,7 @@ class SimulationReport:
     wasted_rows: int
     accepted_drafts: int
     rejected_drafts: int
+    adapter_loads: int
     virtual_ns: int
     faults: Mapping[str, int]
     trace_hash: str

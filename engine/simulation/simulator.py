@@ -16,6 +16,7 @@ from engine.simulation.auditor import AuditedPool, Auditor
 from engine.simulation.device import Device, StepTime
 from engine.simulation.draft_audit import DraftAuditor
 from engine.simulation.driver import Transcript, request_of
+from engine.simulation.fake_adapters import FakeAdapterLoader
 from engine.simulation.fake_executor import DeviceFailure, FakeExecutor
 from engine.simulation.fake_proposer import FakeProposer, running_only
 from engine.simulation.fault_injector import TO_A_REQUEST, FaultInjector
@@ -42,6 +43,7 @@ def simulate(
     blocks_a_step: int = BLOCKS_A_STEP,
     states: bool = False,
     windows: bool = False,
+    adapters: bool = False,
 ) -> SimulationReport:
     """Run the seed's traffic: faults while requests arrive, then none until the last one is done.
 
@@ -51,7 +53,13 @@ def simulate(
     """
     return simulate_traffic(
         traffic_from_seed(
-            seed, ahead=ahead, speculate=speculate, blocks_a_step=blocks_a_step, states=states, windows=windows
+            seed,
+            ahead=ahead,
+            speculate=speculate,
+            blocks_a_step=blocks_a_step,
+            states=states,
+            windows=windows,
+            adapters=adapters,
         )
     )
 
@@ -106,7 +114,12 @@ class _Simulation:
             windows=traffic.windows,
         )
         self._scheduler = Scheduler(
-            traffic.config, cache, traffic.max_model_len, longest_step_ns=traffic.longest_step_ns
+            traffic.config,
+            cache,
+            traffic.max_model_len,
+            longest_step_ns=traffic.longest_step_ns,
+            adapter_slots=traffic.adapter_slots,
+            adapter_wait_ns=traffic.adapter_wait_ns,
         )
         self._scheduler.async_depth = traffic.ahead
         self._poisoned_at = {arrival.id: arrival.poisoned_at for arrival in traffic.arrivals}
@@ -118,6 +131,7 @@ class _Simulation:
             windows=traffic.windows,
             is_poisoned=self._is_poisoned,
         )
+        self._adapter_loader = FakeAdapterLoader(traffic.seed, self._scheduler, self._executor)
         self._launched: deque[_Launched] = deque()
         self._device = Device(traffic.seed, traffic.device_speed, traffic.token_factor)
         self._arrivals, self._faults = deque(traffic.arrivals), deque(traffic.faults)
@@ -154,6 +168,7 @@ class _Simulation:
             self._injector.resume(self._now_ns)
             while self._launched and self._proposer is not None and self._proposer.waits_for_result():
                 self._complete(self._launched.popleft())
+            self._update_adapters()
             self._alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
             plan = self._schedule()
             if plan is not None:
@@ -163,7 +178,7 @@ class _Simulation:
                 self.step += 1
             elif self._launched:
                 self._complete(self._launched.popleft())
-            elif not self._scheduler.returning_blocks and not any(request.is_allocating for request in self._alive):
+            elif not self._is_busy():
                 self._sleep()
         self._check_state()
         self._check_end()
@@ -179,6 +194,7 @@ class _Simulation:
             wasted_rows=stats.wasted_rows_total,
             accepted_drafts=0 if self._draft_auditor is None else self._draft_auditor.accepted,
             rejected_drafts=0 if self._draft_auditor is None else self._draft_auditor.rejected,
+            adapter_loads=self._adapter_loader.loaded,
             virtual_ns=self._now_ns,
             faults=dict(sorted(self._injector.counts.items())),
             trace_hash=self._trace.hexdigest(),
@@ -187,15 +203,28 @@ class _Simulation:
     @property
     def _has_work(self) -> bool:
         events = self._arrivals or self._faults or self._launched or self._injector.pauses_end_ns
-        return bool(events) or self._scheduler.has_work
+        return bool(events or self._adapter_loader.ends_ns) or self._scheduler.has_work
+
+    def _is_busy(self) -> bool:
+        """Whether the next plan may have rows, though nothing is in flight."""
+        returning = self._scheduler.returning_blocks or self._scheduler.adapters.changed
+        return bool(returning) or any(request.is_allocating for request in self._alive)
 
     def _sleep(self) -> None:
         """Advance the time to the next event."""
         assert not self._scheduler.has_work, "requests are left and nothing is scheduled"
         self._faults_in_flight.clear()
         nexts = [events[0].at_ns for events in (self._arrivals, self._faults) if events]
-        nexts += self._injector.pauses_end_ns
+        nexts += [*self._injector.pauses_end_ns, *self._adapter_loader.ends_ns]
         self._now_ns = max(self._now_ns, min(nexts, default=0))
+
+    def _update_adapters(self) -> None:
+        """End and begin the loads of adapters, which may preempt requests."""
+        for delta in self._adapter_loader.update(self._now_ns):
+            self._transcripts[delta.request_id].add(delta)
+            self._record(repr(delta))
+        if self._check_every == 1:
+            self._scheduler.check()
 
     def _schedule(self) -> StepPlan | None:
         budget = self._budget()
@@ -356,6 +385,7 @@ class _Simulation:
             assert kept == self._states.pool.num_slots, "state slots are lost"
         if self._draft_auditor is not None:
             self._draft_auditor.check_usage(self._requests)
+        assert not self._scheduler.adapters.waiting, "requests wait for their adapters"
         assert stats.running == stats.waiting == stats.paused == 0, "requests are lost"
         self._time_auditor.check_pauses(self._requests.values(), stats.paused_ns_total)
         for arrival in self._traffic.arrivals:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from engine.config import BLOCK_TOKENS, LONGEST_STEP_NS, SchedulerConfig
+from engine.config import ADAPTER_WAIT_NS, BLOCK_TOKENS, LONGEST_STEP_NS, SchedulerConfig
 from engine.memory.step_blocks import BLOCKS_A_STEP
 from engine.request import SamplingParams, ServiceClass
 
@@ -22,7 +22,8 @@ TICK_NS = 4_000_000
 class Arrival:
     """One request. `fork_of`: the id of an earlier request with the same prompt, tenant and class.
 
-    `poisoned_at`: the position whose row has an output that is not finite, if it is computed.
+    `poisoned_at`: the position whose row has an output that is not finite, if it is computed. `adapter`: the digest of
+    its adapter; empty: none.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Arrival:
     service_class: ServiceClass
     fork_of: str | None = None
     poisoned_at: int | None = None
+    adapter: str = ""
 
 
 class FaultKind(Enum):
@@ -84,7 +86,8 @@ class Traffic:
     ones. `blocks_a_step`: blocks allocated and returned per step; few make short requests behave like long ones, which
     are allocated and returned in parts. `states`: state slots of a model with recurrent layers, 0 for one without;
     `state_interval_blocks`: blocks between the states that are saved. `windows`: of a model whose KV is in groups, the
-    windows of those after the first. `reduced_to`: the indices of the arrivals and
+    windows of those after the first. `adapter_slots`: of a model that takes adapters; `adapter_wait_ns`: maximum wait
+    for one. `reduced_to`: the indices of the arrivals and
     faults that `only` kept.
     """
 
@@ -103,6 +106,8 @@ class Traffic:
     states: int = 0
     state_interval_blocks: int = 1
     windows: tuple[int | None, ...] = ()
+    adapter_slots: int = 0
+    adapter_wait_ns: int = ADAPTER_WAIT_NS
     token_factor: float = 1.0
     longest_step_ns: int = LONGEST_STEP_NS
     reduced_to: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -112,7 +117,7 @@ class Traffic:
         """The command that replays it."""
         command = f"python -m engine.simulation --seed {self.seed}"
         command += " --ahead" * bool(self.ahead) + " --speculate" * self.speculate + " --states" * bool(self.states)
-        command += " --windows" * bool(self.windows)
+        command += " --windows" * bool(self.windows) + " --adapters" * bool(self.adapter_slots)
         if self.blocks_a_step != BLOCKS_A_STEP:
             command += f" --blocks-a-step {self.blocks_a_step}"
         if self.reduced_to is None:

@@ -1,6 +1,6 @@
 """The limits and the demands of a request, from its principal and its model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.admission.model import Demand, Measure, Quota, Scope
@@ -17,15 +17,16 @@ class RequestLimits:
     context_tokens: int
 
 
-def limits_for(principal: Principal, model: str, max_model_len: int, tier_limits: Limits) -> RequestLimits:
-    """The limits of this principal on this model, from memory: they were read with its key (`Authenticator`).
+def limits_for(principal: Principal, models: Collection[str], max_model_len: int, tier_limits: Limits) -> RequestLimits:
+    """The limits of this principal on a model, from memory: they were read with its key (`Authenticator`). `models`:
+    its name, and that of the adapter that changes it.
 
-    The scopes are the key, the tenant, and the model as used by the tenant. All of them apply; none overrides another.
+    The scopes are the key, the tenant, and the models as used by the tenant. All of them apply; none overrides another.
     `tier_limits` fills in what is not stated for the tenant. The context limit is the smallest one, the model's window
     included.
     """
     scopes = [
-        *(stated for stated in principal.limits if _concerns(stated, principal.lineage or principal.key_id, model)),
+        *(stated for stated in principal.limits if _concerns(stated, principal.lineage or principal.key_id, models)),
         ScopedLimits(ScopeKind.TENANT, "", _with_tier(_stated_for_tenant(principal), tier_limits)),
     ]
     contexts = [scope.limits.context_tokens for scope in scopes if scope.limits.context_tokens is not None]
@@ -79,12 +80,12 @@ def demands_of(
     return tuple(Demand(quota, *taken[quota.scope.measure]) for quota in quotas)
 
 
-def _concerns(stated: ScopedLimits, lineage: str, model: str) -> bool:
+def _concerns(stated: ScopedLimits, lineage: str, models: Collection[str]) -> bool:
     match stated.kind:
         case ScopeKind.KEY:
             return stated.scope_id == lineage
         case ScopeKind.MODEL:
-            return stated.scope_id == model
+            return stated.scope_id in models
         case ScopeKind.TENANT:
             return False
 

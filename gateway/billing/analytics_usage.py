@@ -28,7 +28,7 @@ class AnalyticsUsage:
         """As in `UsageTotals`."""
         rows = await self._analytics.query(
             f"""
-            SELECT toYYYYMM(event.occurred_at) AS month, served_model, tier_served, price_version,
+            SELECT toYYYYMM(event.occurred_at) AS month, served_model, tier_served, price_version, adapter_id,
                 count(),
                 sum(toInt128(event.prompt_tokens) - toInt128(event.cached_tokens)),
                 sum(toInt128(event.cached_tokens)),
@@ -36,14 +36,14 @@ class AnalyticsUsage:
                 sum(toInt128(event.cost_nanodollars)),
                 sumWithOverflow({_EVENT_DIGEST})
             FROM {DISTINCT_EVENTS} WHERE {DURING} AND tenant_id = {{tenant_id:String}}
-            GROUP BY month, served_model, tier_served, price_version
+            GROUP BY month, served_model, tier_served, price_version, adapter_id
             {PARTITIONWISE}
             """,
             {**_window(start, end), "tenant_id": tenant_id},
         )
         return {
-            LineKey(Month(month // 100, month % 100), model, tier, version): UsageSum(*map(int, amounts))
-            for month, model, tier, version, *amounts in rows
+            LineKey(Month(month // 100, month % 100), model, tier, version, adapter): UsageSum(*map(int, amounts))
+            for month, model, tier, version, adapter, *amounts in rows
         }
 
     async def spent_nanodollars(self, tenant_id: str, since: datetime) -> int:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Row, func, insert, select
@@ -19,7 +20,7 @@ from gateway.billing.invoices import (
     add_up,
 )
 from gateway.billing.month import Month
-from gateway.billing.prices import Price
+from gateway.billing.prices import Price, joined_version, split_version
 from gateway.billing.tables import CreditNoteRow, InvoiceLineRow, InvoiceRow, InvoiceSettlementRow
 from gateway.billing.terms import InvoiceTerms
 from gateway.billing.usage import LineKey, UsageSum
@@ -150,13 +151,16 @@ async def _next_sequence(
 
 
 def _line_row(number: str, index: int, line: InvoiceLine) -> dict[str, Any]:
+    version, multiplier = split_version(line.key.price_version)
     return {
         "invoice_number": number,
         "line": index,
         "usage_month": str(line.key.usage_month),
         "served_model": line.key.served_model,
         "tier_served": line.key.tier_served,
-        "price_version": line.key.price_version,
+        "price_version": version,
+        "price_multiplier": f"{multiplier:f}",
+        "adapter_id": line.key.adapter_id,
         "input_tokens": line.usage.input_tokens,
         "cached_tokens": line.usage.cached_tokens,
         "output_tokens": line.usage.output_tokens,
@@ -170,8 +174,9 @@ def _line_row(number: str, index: int, line: InvoiceLine) -> dict[str, Any]:
 
 
 def _line(row: Row[*tuple[Any, ...]]) -> InvoiceLine:
+    version = joined_version(row.price_version, Decimal(row.price_multiplier))
     return InvoiceLine(
-        LineKey(Month.parse(row.usage_month), row.served_model, row.tier_served, row.price_version),
+        LineKey(Month.parse(row.usage_month), row.served_model, row.tier_served, version, row.adapter_id),
         UsageSum(
             row.events,
             row.input_tokens,
@@ -180,7 +185,7 @@ def _line(row: Row[*tuple[Any, ...]]) -> InvoiceLine:
             row.amount_nanodollars,
             int(row.digest, 16),
         ),
-        Price(row.price_version, row.input_price, row.cached_price, row.output_price),
+        Price(version, row.input_price, row.cached_price, row.output_price),
     )
 
 

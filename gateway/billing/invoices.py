@@ -1,9 +1,9 @@
 """Invoices as values, and the computation of their lines. No store and no clock.
 
-One rule makes every line: for each key (month of the usage, model, class, price version), the usage minus what final
-invoices have charged. For the invoice's own month that is all of its usage. For an earlier month with a final invoice
-it is the late usage, an adjustment. An earlier month without a final invoice is left to its own invoice. Every event is
-thus on one invoice, in whatever order events arrive and months are closed.
+One rule makes every line: for each key (month of the usage, model, class, price version, adapter), the usage minus what
+final invoices have charged. For the invoice's own month that is all of its usage. For an earlier month with a final
+invoice it is the late usage, an adjustment. An earlier month without a final invoice is left to its own invoice. Every
+event is thus on one invoice, in whatever order events arrive and months are closed.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -14,7 +14,7 @@ from enum import StrEnum
 from gateway.billing.errors import BooksDiffer
 from gateway.billing.month import Month
 from gateway.billing.payable import Payable, payable
-from gateway.billing.prices import Price, PriceVersion
+from gateway.billing.prices import Price, PriceVersion, multiplied, split_version
 from gateway.billing.terms import NO_TERMS, InvoiceTerms
 from gateway.billing.usage import DIGEST_MODULUS, NOTHING, LineKey, UsageSum
 
@@ -68,7 +68,8 @@ class Discrepancy:
 
     def __str__(self) -> str:
         key = self.key
-        return f"{key.usage_month}, {key.served_model}, {key.tier_served}, {key.price_version}: {self.problem}"
+        model = f"{key.served_model}, {key.adapter_id}" if key.adapter_id else key.served_model
+        return f"{key.usage_month}, {model}, {key.tier_served}, {key.price_version}: {self.problem}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def compute_lines(
         rest = used.get(key, NOTHING) - charged.get(key, NOTHING)
         if rest == NOTHING:
             continue
-        line = _line(key, rest, by_id.get(key.price_version))
+        line = _line(key, rest, by_id.get(split_version(key.price_version)[0]))
         if isinstance(line, InvoiceLine):
             lines.append(line)
         else:
@@ -239,9 +240,9 @@ def _line(key: LineKey, rest: UsageSum, version: PriceVersion | None) -> Invoice
         return Discrepancy(key, "there is less usage than was invoiced")
     if rest.events == 0:
         return Discrepancy(key, "events that were invoiced have changed")
-    if version is None or version.terms.model != key.served_model:
+    price = None if version is None else _price(key, version)
+    if price is None:
         return Discrepancy(key, "no such price version of this model")
-    price = version.price(key.tier_served)
     # `Price.of` is for one request, whose cached tokens are part of its prompt; here each kind is separate.
     amount = (
         price.prompt * rest.input_tokens
@@ -251,3 +252,15 @@ def _line(key: LineKey, rest: UsageSum, version: PriceVersion | None) -> Invoice
     if amount != rest.cost_nanodollars:
         return Discrepancy(key, f"the tokens cost {amount} nanodollars, their events {rest.cost_nanodollars}")
     return InvoiceLine(key, rest, price)
+
+
+def _price(key: LineKey, version: PriceVersion) -> Price | None:
+    """The unit prices of a line: an adapter's own, those of its base model with a multiplier, or the model's. None: the
+    version is of something else."""
+    multiplier = split_version(key.price_version)[1]
+    price = version.price(key.tier_served)
+    if key.adapter_id and version.terms.model == key.adapter_id:
+        return price if multiplier == 1 else None
+    if version.terms.model != key.served_model or (multiplier != 1 and not key.adapter_id):
+        return None
+    return multiplied(price, multiplier)

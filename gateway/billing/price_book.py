@@ -9,10 +9,11 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from decimal import Decimal
 from typing import Protocol
 
 from gateway.billing.errors import NoPrice
-from gateway.billing.prices import Price, PriceVersion
+from gateway.billing.prices import Price, PriceVersion, multiplied
 from gateway.errors import OperatorError
 
 REFRESH_S = 2.0
@@ -76,6 +77,17 @@ class PriceBook:
         if prices is None:
             raise NoPrice(f"the model {model} has no price")
         return prices.of(tier)
+
+    def price_of_adapter(self, adapter_id: str, model: str, multiplier: Decimal, tier: str, at: datetime) -> Price:
+        """The price of an adapter: its own, which is stated for its id, or `multiplier` times that of its base model.
+
+        Raises:
+            NoPrice: neither has started.
+        """
+        own = self._timelines.get(adapter_id)
+        if own is not None and (prices := own.at(at)) is not None:
+            return prices.of(tier)
+        return multiplied(self.price_of(model, tier, at), multiplier)
 
     def unpriced(self, models: Iterable[str], at: datetime) -> tuple[str, ...]:
         """The models without a price at that instant. A model is free only if a version states a price of 0."""

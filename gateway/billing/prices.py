@@ -30,6 +30,10 @@ DEFAULT_MULTIPLIERS: Mapping[str, Decimal] = MappingProxyType({"premium": Decima
 """Multipliers of a version that states no others."""
 PRICED = ("input", "cached_input", "output")
 
+MULTIPLIED = "*"
+"""In the version of a multiplied price: between the id of the base model's version, and the multiplier."""
+
+_MULTIPLIED = re.compile(r"(.+Z)\*([0-9]{1,4}(?:\.[0-9]{1,6})?)", re.DOTALL)
 _TIER = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _MODEL_CHARS = 128
 _MAX_EXPONENT = 12
@@ -56,6 +60,33 @@ class Price:
             )
         fresh = self.prompt * (prompt_tokens - cached_tokens)
         return fresh + self.cached_prompt * cached_tokens + self.completion * completion_tokens
+
+
+def multiplied(price: Price, multiplier: Decimal) -> Price:
+    """The price of an adapter at `multiplier` times that of its base model. Unit prices are rounded down to whole
+    nanodollars, and bounded by `MAX_NANODOLLARS_PER_TOKEN` where they grow. The version names both, so that the same
+    unit prices can be computed from it at any time (`split_version`)."""
+    if multiplier == 1:
+        return price
+    factor = Fraction(multiplier)
+
+    def unit(nanodollars: int) -> int:
+        product = int(nanodollars * factor)
+        return product if product <= nanodollars else max(nanodollars, min(product, MAX_NANODOLLARS_PER_TOKEN))
+
+    units = (unit(price.prompt), unit(price.cached_prompt), unit(price.completion))
+    return Price(joined_version(price.version, multiplier), *units)
+
+
+def joined_version(version: str, multiplier: Decimal) -> str:
+    """The version of a price that is `multiplier` times that of a price version."""
+    return version if multiplier == 1 else f"{version}{MULTIPLIED}{multiplier.normalize():f}"
+
+
+def split_version(version: str) -> tuple[str, Decimal]:
+    """The price version that a request's price was computed from, and the multiplier of its adapter."""
+    found = _MULTIPLIED.fullmatch(version)
+    return (version, Decimal(1)) if found is None else (found[1], Decimal(found[2]))
 
 
 @dataclass(frozen=True, slots=True)

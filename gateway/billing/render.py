@@ -146,6 +146,7 @@ def line_fields(line: InvoiceLine) -> dict[str, Any]:
     return {
         "usage_month": str(line.key.usage_month),
         "model": line.key.served_model,
+        "adapter_id": line.key.adapter_id,
         "tier": line.key.tier_served,
         "price_version": line.key.price_version,
         "events": line.usage.events,

@@ -87,7 +87,9 @@ class InvoiceSettlementRow(Base):
 
 
 class InvoiceLineRow(Base):
-    """A line of an invoice. `usage_month`: month of the events, the invoice's or, for late events, an earlier one."""
+    """A line of an invoice. `usage_month`: month of the events, the invoice's or, for late events, an earlier one.
+    `adapter_id`: empty: none. `price_multiplier`: of the adapter, on `price_version`; a decimal number as text, as
+    SQLite would convert it to a float."""
 
     __tablename__ = "invoice_lines"
 
@@ -106,6 +108,8 @@ class InvoiceLineRow(Base):
     events: Mapped[int] = mapped_column(BigInteger)
     amount_nanodollars: Mapped[int] = mapped_column(BigInteger)
     digest: Mapped[str] = mapped_column(String(32))
+    adapter_id: Mapped[str] = mapped_column(String(96), server_default="")
+    price_multiplier: Mapped[str] = mapped_column(String(16), server_default="1")
 
 
 class CreditNoteRow(Base):

@@ -14,12 +14,14 @@ DIGEST_MODULUS = 2**128
 
 @dataclass(frozen=True, slots=True, order=True)
 class LineKey:
-    """Key of a sum, and of an invoice line. `usage_month`: month of the events' `occurred_at`."""
+    """Key of a sum, and of an invoice line. `usage_month`: month of the events' `occurred_at`. `adapter_id`: of the
+    adapter of `served_model` that answered; empty: none."""
 
     usage_month: Month
     served_model: str
     tier_served: str
     price_version: str
+    adapter_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,7 @@ from gateway.billing.prices import parse_terms
 from gateway.billing.terms import parse_tax_rate
 from gateway.common.model_names import MODEL_NAME
 from gateway.common.party import Party
+from gateway.config.adapters import StatedAdapters
 from gateway.config.sampling import StatedSampling
 from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 from gateway.config.setting_sources import (
@@ -158,6 +159,8 @@ class Settings(BaseSettings):
     aliases: dict[str, str] = Field(default_factory=dict)
     """Name -> served model, name of `model_versions`, or `auto`: names for all tenants, such as `gpt-4o-mini`. The
     aliases of a tenant have priority."""
+    adapters: StatedAdapters = StatedAdapters()
+    """Fine-tuned adapters (LoRA) of tenants: their folder, its bounds, and `roots` of adapters loaded by path."""
     saturated_queue: int = Field(default=10, ge=0)
     """Queue length of a large model above which its small model substitutes for it, for tenants that allow it. Requests
     of classes above standard stay in the queue."""
@@ -214,6 +217,11 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["auto", "json", "console"] = "auto"
     """auto: console on a terminal, JSON otherwise."""
+
+    @property
+    def adapters_folder(self) -> Path:
+        """The folder of adapters' files."""
+        return self.adapters.folder or self.data_dir / "adapters"
 
     @classmethod
     def settings_customise_sources(

@@ -2,9 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from datetime import datetime
 
 from gateway.admission import QuotaExceeded
 from gateway.admission.book import limits_for
+from gateway.billing.price_book import PriceBook
+from gateway.billing.prices import Price
 from gateway.config.settings import Settings
 from gateway.generation.admit import Admission, admitted
 from gateway.generation.context import Candidate, RequestContext, usage_context_of
@@ -59,16 +62,19 @@ class Candidates:
         model = services.engine.models[route.served]
         may_fall_back = self._may_fall_back(route, serving)
         own = self._classes.of_tier(principal.tier)
-        limits = limits_for(principal, model.name, model.windows[serving.name], own.limits)
+        routed = route.adapter
+        names = (model.name,) if routed is None else (model.name, routed.adapter.name)
+        limits = limits_for(principal, names, model.windows[serving.name], own.limits)
         jitter = context.retry_jitter
         with ExitStack() as held:
             reservation = held.enter_context(reserve(services.engine, model.name, serving, jitter))
             prompts = await context.prepare(model, limits.context_tokens, may_fall_back)
             confirm(reservation, services.engine, model.name, serving, prompts, jitter, context.prompts_at_a_time)
-            price = services.prices.price_of(model.name, serving.name, context.received_at)
+            price = _price(services.prices, route, serving.name, context.received_at)
             usage_context = usage_context_of(context, route, model, price)
             until.enter_context(held.pop_all())
-        return Candidate(route, model, usage_context, limits.quotas, prompts, reservation)
+        adapter = None if routed is None else services.adapters.source(routed.version)
+        return Candidate(route, model, usage_context, limits.quotas, prompts, reservation, adapter)
 
     async def _fall_back(
         self,
@@ -115,3 +121,11 @@ class Candidates:
         return other is not None and (
             models[other.served].windows[serving.name] > models[route.served].windows[serving.name]
         )
+
+
+def _price(prices: PriceBook, route: Route, tier: str, at: datetime) -> Price:
+    """Raises: NoPrice."""
+    if route.adapter is None:
+        return prices.price_of(route.served, tier, at)
+    adapter = route.adapter.adapter
+    return prices.price_of_adapter(adapter.id, route.served, adapter.price_multiplier, tier, at)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from starlette.types import Receive
 
+from engine.adapters.source import AdapterSource
 from engine.runtime.reservation import Reservation
 from gateway.admission import Quota
 from gateway.billing.prices import Price
@@ -74,7 +75,7 @@ class RequestContext:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A request as one model would run it: its prompts in the model's tokens, what is billed, and the quotas that it
-    counts against. `reservation` is its place in the model's queue until it is submitted."""
+    counts against. `reservation` is its place in the model's queue until it is submitted. `adapter`: of the model."""
 
     route: Route
     model: ServedModel
@@ -82,11 +83,18 @@ class Candidate:
     quotas: Sequence[Quota]
     prompts: Sequence[PreparedPrompt]
     reservation: Reservation
+    adapter: AdapterSource | None = None
+
+    @property
+    def answer_model(self) -> str:
+        """The answer's `model`: the model that computed it, or the adapter by the name that the client used."""
+        return self.model.name if self.route.adapter is None else self.route.requested
 
 
 def usage_context_of(context: RequestContext, route: Route, model: ServedModel, price: Price) -> UsageContext:
     """The usage record of a request: its tenant, model, and price of the moment when it was received."""
     principal, http = context.client.principal, context.client.http
+    routed = route.adapter
     return UsageContext(
         event_id=new_event_id(),
         request_id=context.id,
@@ -100,8 +108,9 @@ def usage_context_of(context: RequestContext, route: Route, model: ServedModel, 
         requested_model=route.requested,
         routed_model=route.routed,
         served_model=model.name,
-        model_version=model.version,
+        model_version=model.version if routed is None else f"{model.version}+{routed.version.digest[:16]}",
         route_reason=route.reason.value,
+        adapter_id="" if routed is None else routed.adapter.id,
         price=price,
         opened_ms=unix_ms(context.received_at),
     )

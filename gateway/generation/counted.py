@@ -21,7 +21,7 @@ async def count_request(
         StoreAway: the limits cannot be checked.
     """
     own = classes.of_tier(caller.tier)
-    limits = limits_for(caller, model.name, model.windows[own.name], own.limits)
+    limits = limits_for(caller, (model.name,), model.windows[own.name], own.limits)
     quotas = [quota for quota in limits.quotas if quota.scope.measure is Measure.REQUESTS_PER_MINUTE]
     demands = demands_of(quotas, prompt_tokens=0, choices=0, prompt_nanodollars=0, token_nanodollars=0)
     hold = await services.limiter.hold(new_id("count-"), demands, minimum_tokens=0, desired_tokens=0)

@@ -59,7 +59,9 @@ class ResponseSink:
     def on_admitted(self, run: Run) -> OutputParser:
         delivery, candidate = self._delivery, run.candidate
         request, model = delivery.request, candidate.model
-        meta = ResponseMeta(run.context.id, model.name, echoed(run.context.client.serving, request.service_tier))
+        meta = ResponseMeta(
+            run.context.id, candidate.answer_model, echoed(run.context.client.serving, request.service_tier)
+        )
         self._run = run
         self._formatter = delivery.formatter(meta, request, model, run.prompts)
         delivery.routes.record_selected(candidate.route)

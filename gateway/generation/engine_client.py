@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from engine.adapters.source import AdapterSource
 from engine.request import STANDARD, PromptInput, ServiceClass, TextDelta
 from engine.runtime.model_details import ModelDetails
 from engine.runtime.reservation import Reservation
@@ -105,6 +106,10 @@ class EngineClient(Protocol):
         """The predicted wait of a request of this class that is submitted now."""
         ...
 
+    def adapter_slots(self, model: str) -> int:
+        """Adapters that a model keeps resident at once; 0: it takes none."""
+        ...
+
     def queue_depth(self, model: str) -> int:
         """Requests of all classes that wait for a model, including reserved ones that will not fit at once."""
         ...
@@ -122,11 +127,12 @@ class EngineClient(Protocol):
         service_class: ServiceClass = STANDARD,
         on_abort: AbortListener | None = None,
         reservation: Reservation | None = None,
+        adapter: AdapterSource | None = None,
     ) -> OutputStream:
         """A call, submitted when its stream is entered. Choices are numbered from those of the first prompt on.
 
         `on_abort` is called on the event loop with what each choice had consumed whose last delta was not read.
-        `reservation` was made for these prompts, and is consumed as they are submitted.
+        `reservation` was made for these prompts, and is consumed as they are submitted. `adapter` changes the model.
 
         Raises:
             UnservableRequest, InvalidParameter: at the call, before anything is computed.

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from gateway.admission import QuotaExceeded
 from gateway.config.settings import Settings
 from gateway.generation.engine_client import EngineClient
-from gateway.generation.lookup import model_not_found, require_ready
+from gateway.generation.lookup import model_not_found, require_adapters, require_ready
 from gateway.generation.request import Conversation, Gap, GenerationRequest, Prompt
 from gateway.generation.service_classes import TierClass
 from gateway.generation.services import Services
@@ -59,6 +59,7 @@ class RouteStage:
             may_degrade=serving.word != "priority",
             token_param=token_param(request),
             sticky_id=request.session_id or caller.tenant_id,
+            adapter_of=lambda name: self._services.adapters.find(name, caller),
         )
         try:
             route = self._router.route(asked)
@@ -70,6 +71,8 @@ class RouteStage:
             message = f"{error.param} has token ids, which are one model's own: name that instead of {request.model}."
             raise invalid(error.param, message) from None
         require_ready(self._services.engine)
+        if route.adapter is not None:
+            require_adapters(self._services.engine, route.served)
         return route
 
     def record_selected(self, route: Route) -> None:
@@ -89,11 +92,12 @@ class RouteStage:
 
 
 def route_headers(route: Route) -> dict[str, str]:
-    return {
+    headers = {
         "x-turnpike-requested-model": route.requested,
         "x-turnpike-served-model": route.served,
         "x-turnpike-route-reason": route.reason.value,
     }
+    return headers if route.adapter is None else headers | {"x-turnpike-adapter": route.adapter.label}
 
 
 def refusal_of(error: Exception) -> FallbackReason | None:

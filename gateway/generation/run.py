@@ -50,6 +50,7 @@ class Run:
             service_class=context.client.serving.engine_class,
             on_abort=_listener(self.admission, first * context.choices_each),
             reservation=candidate.reservation,
+            adapter=candidate.adapter,
         )
         self.admission.on_submitted()
         return stream

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from gateway.adapters.book import AdapterBook, no_adapters
 from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.billing.price_book import PriceBook
@@ -20,7 +21,7 @@ from gateway.tenancy.records import Principal
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Created with `prices` loaded. The application starts and closes them with its lifespan.
+    """Created with `prices` and `adapters` loaded. The application starts and closes them with its lifespan.
 
     `relay`: None if no destination of usage events is configured. `books`: None if journal and store are not compared.
     """
@@ -38,3 +39,4 @@ class Services:
     drain: Drain = field(default_factory=Drain)
     texts: TextPool = field(default_factory=TextPool)
     books: ReconciliationMonitor | None = None
+    adapters: AdapterBook = field(default_factory=no_adapters)

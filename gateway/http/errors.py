@@ -5,7 +5,14 @@ from collections.abc import Mapping
 import orjson
 from starlette.exceptions import HTTPException
 
-from engine.errors import EngineError, GrammarGaveUp, InvalidParameter, TooManyGrammars, UnservableRequest
+from engine.errors import (
+    AdapterUnavailable,
+    EngineError,
+    GrammarGaveUp,
+    InvalidParameter,
+    TooManyGrammars,
+    UnservableRequest,
+)
 from engine.text.chat_template import ChatTemplateError
 from engine.text.least_tokens import TooManyTokens
 from gateway.admission import QuotaExceeded, StoreAway
@@ -103,6 +110,15 @@ def as_api_error(error: Exception) -> APIError | None:
         case TooManyGrammars():
             return APIError(
                 429, str(error), type=RATE_LIMIT, code="rate_limit_exceeded", headers=retry_headers(_GRAMMARS_RETRY_MS)
+            )
+        case AdapterUnavailable():
+            return APIError(
+                503,
+                "The adapter of this model could not be loaded in time. Please retry in a few seconds.",
+                type=SERVER_ERROR,
+                param="model",
+                code="adapter_unavailable",
+                headers={"retry-after": "5"},
             )
         case EngineError():
             return APIError(

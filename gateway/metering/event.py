@@ -45,12 +45,13 @@ class UsageEvent:
     may choose, so it is not unique. `endpoint`: path of the HTTP request. `http_status`: status of its response; 499 if
     the client disconnected before the response started, 0 if it is unknown, as after a crash. A stream that fails has
     the status with which it started. `requested_model`: name that the client sent. `routed_model`: model that routing
-    chose, for `route_reason`. `served_model`: version of it that answered. Billed are `prompt_tokens` (of which
-    `cached_tokens` are prefix cache hits) and `completion_tokens`, which were sent to the client. `undelivered_tokens`:
-    computed and not sent. `queue_ms`: wait until first admitted. `paused_ms`: time paused because the client did not
-    read. `engine_ns`: the request's share of its engine steps. `recompute_ns`: recomputation after preemptions, by the
-    class that preempted. `cost_nanodollars` is final: tokens at the price version of the request. `occurred_at`: end of
-    the request, UTC, in milliseconds.
+    chose, for `route_reason`. `served_model`: version of it that answered. `model_version`: of its weights, followed by
+    the first digits of the adapter's digest. `adapter_id`: the tenant's adapter that answered; empty: none. Billed are
+    `prompt_tokens` (of which `cached_tokens` are prefix cache hits) and `completion_tokens`, which were sent to the
+    client. `undelivered_tokens`: computed and not sent. `queue_ms`: wait until first admitted. `paused_ms`: time paused
+    because the client did not read. `engine_ns`: the request's share of its engine steps. `recompute_ns`: recomputation
+    after preemptions, by the class that preempted. `cost_nanodollars` is final: tokens at the price version of the
+    request. `occurred_at`: end of the request, UTC, in milliseconds.
     """
 
     event_id: UUID

@@ -8,6 +8,9 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from engine.engine import Engine
+from gateway.adapters.book import AdapterBook
+from gateway.adapters.hosting import AdapterHosting
+from gateway.adapters.queries import AdapterStore
 from gateway.admission.restoring import restore_spending
 from gateway.analytics import Analytics, open_analytics
 from gateway.analytics.opening import is_embedded
@@ -21,12 +24,15 @@ from gateway.config.safety import share_a_redis
 from gateway.config.service_classes import unserved_tiers
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
+from gateway.generation.engine_client import EngineClient
 from gateway.generation.health import is_ready
+from gateway.generation.route_stage import model_names
 from gateway.generation.services import Services
 from gateway.http.drain import Drain
 from gateway.management.http.app import AdminApp
+from gateway.management.operations.adapter_uploads import sweep_at_start
 from gateway.management.operations.change import Changes
-from gateway.management.operations.context import context_from
+from gateway.management.operations.context import context_from, hosting_of
 from gateway.management.operations.prices import declare_prices
 from gateway.metering.journal.journal import Journal
 from gateway.metering.kafka_cluster import KafkaCluster
@@ -90,6 +96,10 @@ async def open_services(
     metrics.registry.register(RefusalCollector(refusals))
     prepaid_since_ms = {id: unix_ms(each.since) for id, each in (await CreditStore(database).all_prepaid()).items()}
     await restore_spending(limiter, journal, await store.lineages(), prepaid_since_ms)
+    hosting = adapter_hosting(settings, engine)
+    await open_adapters(hosting, Changes(database, pepper))
+    adapters = AdapterBook(AdapterStore(database), hosting.files)
+    await adapters.load()
     services = Services(
         engine=engine,
         authenticator=Authenticator(PrepaidKeys(store, database, journal.follow_credit), pepper, revoked=store),
@@ -103,8 +113,26 @@ async def open_services(
         refusals=refusals,
         drain=drain,
         books=books,
+        adapters=adapters,
     )
-    return services, AdminApp(context_from(settings, database, pepper, analytics, limiter, engine.models))
+    return services, AdminApp(context_from(settings, database, pepper, analytics, limiter, engine.models, hosting))
+
+
+def adapter_hosting(settings: Settings, engine: EngineClient) -> AdapterHosting:
+    """The hosting of tenants' adapters on a loaded engine: of its models that take adapters."""
+    details = {name: model.details for name, model in engine.models.items() if engine.adapter_slots(name)}
+    checkpoints = {name: each.path for name, each in details.items() if each is not None}
+    return hosting_of(settings, checkpoints, model_names(engine, settings).is_taken)
+
+
+async def open_adapters(hosting: AdapterHosting, changes: Changes) -> None:
+    """Remove what an ended process left in the folder of adapters.
+
+    Raises:
+        StoreUnavailable: the database does not answer.
+    """
+    if hosting.files.folder.is_dir() and (removed := await sweep_at_start(changes, hosting)):
+        _log.info("removed files of adapters that nothing names", folders=removed)
 
 
 async def open_prices(

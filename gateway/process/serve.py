@@ -188,6 +188,9 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         require_drafts=settings.speculation == "draft",
         draft_depth=settings.max_draft_tokens,
         speculate_below=settings.speculate_below,
+        adapter_slots=settings.adapters.slots,
+        max_adapter_rank=settings.adapters.max_rank,
+        adapter_wait_seconds=settings.adapters.wait_s,
     )
     try:
         return Engine.load(models, config, progress=lambda name, done, total: report(f"loading {name}", done, total))

@@ -111,7 +111,11 @@ COMPONENTS: dict[str, Schema] = {
             "context_window": integer(1, about="The same."),
             "default_parameters": answered(_PARAMETERS)
             | {"description": "Of a request that does not state them; null: the models of the name differ."},
-        }
+        },
+        {
+            "root": text("Of an adapter: its name with its tenant's."),
+            "parent": text("Of an adapter: its base model."),
+        },
     ),
     "ModelList": answered({"object": choice("list"), "data": listed(ref("Model"))}),
     "TokenizeRequest": one_of(

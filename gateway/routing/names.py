@@ -1,13 +1,23 @@
-"""Names that a request may use: served models, names with versions, a tenant's aliases, and `auto` for a pair."""
+"""Names that a request may use: served models, names with versions, a tenant's adapters and aliases, and `auto` for a
+pair."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from gateway.adapters.records import Adapter
 from gateway.routing.versions import version_of
 
 AUTO = "auto"
 """Name of the first pair in the settings. `auto:LARGE` names the pair of that large model."""
+
+
+AdapterOf = Callable[[str], Adapter | None]
+"""The caller's adapter of a name."""
+
+
+def no_adapter(name: str) -> None:
+    """An `AdapterOf` without adapters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +43,23 @@ class ModelNames:
     versions: Mapping[str, Mapping[str, float]]
     aliases: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
-    def find(self, name: str, aliases: Mapping[str, str]) -> str | Pair | None:
-        """The target of a name: a served or versioned name, a pair, or None for an unknown name.
+    def find(
+        self, name: str, aliases: Mapping[str, str], adapter_of: AdapterOf = no_adapter
+    ) -> str | Pair | Adapter | None:
+        """The target of a name: a served or versioned name, a pair, a tenant's adapter, or None for an unknown name.
 
-        A model's own name has priority over an alias, and an alias over `auto`. `aliases` are a tenant's, which have
-        priority over those of all tenants. Aliases are not resolved recursively.
+        A model's own name has priority over an adapter, an adapter over an alias, and an alias over `auto`. `aliases`
+        and `adapter_of` are a tenant's; its aliases have priority over those of all tenants. Aliases are not resolved
+        recursively. An adapter whose base model is not served is unknown.
         """
         if self._is_model(name):
             return name
+        if (adapter := self._adapter(name, adapter_of)) is not None:
+            return adapter
         name = aliases.get(name) or self.aliases.get(name, name)
-        return name if self._is_model(name) else self._pair(name)
+        if self._is_model(name):
+            return name
+        return self._adapter(name, adapter_of) or self._pair(name)
 
     def version(self, name: str, who: str) -> str:
         """The served model for a served or versioned name. `who`: id that keeps the same version, a session's or a
@@ -72,6 +89,14 @@ class ModelNames:
             yield from (f"{AUTO}:{large}" for large in self.small_of)
         further = dict.fromkeys((*aliases, *self.aliases))
         yield from (alias for alias in further if not (self._is_model(alias) or self._pair(alias)))
+
+    def is_taken(self, name: str) -> bool:
+        """Whether a name means something for all tenants, so that no adapter may have it."""
+        return is_reserved(name) or self.find(name, {}) is not None
+
+    def _adapter(self, name: str, adapter_of: AdapterOf) -> Adapter | None:
+        adapter = adapter_of(name)
+        return adapter if adapter is not None and adapter.model in self.served else None
 
     def _is_model(self, name: str) -> bool:
         return name in self.served or name in self.versions

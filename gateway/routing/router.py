@@ -8,10 +8,13 @@ from types import MappingProxyType
 from typing import Protocol
 
 from engine.request import ServiceClass
-from gateway.routing.names import ModelNames, Pair
+from gateway.adapters.names import qualified_name
+from gateway.adapters.records import Adapter, RoutedAdapter
+from gateway.routing.names import AdapterOf, ModelNames, Pair, no_adapter
 from gateway.routing.question import Question
 from gateway.routing.reason import RouteReason
 from gateway.routing.replicas import Replicas
+from gateway.routing.versions import version_of
 from gateway.tenancy.policies import Preference
 from gateway.tenancy.records import Principal
 
@@ -48,7 +51,7 @@ class RoutingInput:
     """Input of the router for one request. `question`: called only where the decision depends on it. `service_class`:
     class that serves the request; `may_degrade`: its requests may leave a long queue for the small model.
     `token_param`: request field with token ids, which are specific to one model; None: no such field. `sticky_id`:
-    session or tenant id that keeps the same version."""
+    session or tenant id that keeps the same version. `adapter_of`: the caller's adapters."""
 
     name: str
     question: Callable[[], Question]
@@ -57,6 +60,7 @@ class RoutingInput:
     may_degrade: bool
     token_param: str | None
     sticky_id: str
+    adapter_of: AdapterOf = no_adapter
 
 
 class NeedsModel(Exception):
@@ -74,7 +78,8 @@ class Route:
     `served`: model that answers, a version of `routed`. `reason`: why it was chosen. `fallbacks`: route to take for
     each reason that `served` may refuse for; a fallback has no fallbacks of its own. `large`: model that would have
     answered if every request went to the large model, for the figures of saved cost. `trial`: set where the answer is
-    judged before it is sent.
+    judged before it is sent. `adapter`: the tenant's adapter of `served` that answers; such a route has no fallbacks,
+    since no other model has it.
     """
 
     requested: str
@@ -84,6 +89,7 @@ class Route:
     large: str
     fallbacks: Mapping[FallbackReason, "Route"] = field(default_factory=lambda: MappingProxyType({}))
     trial: "CascadeTrial | None" = None
+    adapter: RoutedAdapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +117,16 @@ class Router:
             ModelNotAllowed: the key may not use the model, or neither model of the pair.
             NeedsModel: the request has token ids and names a pair.
         """
-        target = self._names.find(asked.name, asked.caller.policies.routing.aliases)
+        target = self._names.find(asked.name, asked.caller.policies.routing.aliases, asked.adapter_of)
 
         def may_use(model: str) -> bool:
             """A key for `auto` or for an alias may use the models that it leads to."""
             return asked.caller.may_use(asked.name) or asked.caller.may_use(model)
 
+        if isinstance(target, Adapter):
+            if not may_use_adapter(asked.caller, asked.name, target):
+                raise ModelNotAllowed
+            return adapter_route(asked.name, target, asked.sticky_id)
         if not isinstance(target, Pair):
             if not may_use(target or asked.name):
                 raise ModelNotAllowed
@@ -194,3 +204,21 @@ class Router:
         served = self._names.version(name, asked.sticky_id)
         all_large = served if large is None else self._names.version(large, asked.sticky_id)
         return Route(asked.name, name, served, reason, all_large, fallbacks, trial)
+
+
+def may_use_adapter(caller: Principal, name: str, adapter: Adapter) -> bool:
+    """Whether a key may use its tenant's adapter under a name: a key for the base model may, and one for the adapter
+    or for an alias of it."""
+    names = (name, adapter.model, adapter.name, qualified_name(adapter.name, caller.tenant_name))
+    return any(map(caller.may_use, names))
+
+
+def adapter_route(name: str, adapter: Adapter, sticky_id: str) -> Route:
+    """The route to an adapter's base model, with the version for `sticky_id`."""
+    weights = {str(number): float(weight) for number, weight in adapter.serving.items()}
+    number = int(version_of(weights, f"{adapter.id}\0{sticky_id}"))
+    version = adapter.version(number)
+    assert version is not None, f"{adapter.id} serves version {number}, which does not exist"
+    reason = RouteReason.VERSION if len(weights) > 1 else RouteReason.EXPLICIT
+    model = adapter.model
+    return Route(name, model, model, reason, model, adapter=RoutedAdapter(adapter, version))

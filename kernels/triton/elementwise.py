@@ -41,10 +41,12 @@ _GATES = {
     "clamped-swiglu-mul": activation.clamped_swiglu_mul_kernel,
 }
 _SUMS = {
-    "add-rms-norm": ("x_weight", "scalar"),
-    "add-normed-rms-norm": ("scalar",),
-    "add-normed-scaled-rms-norm": (),
-    "add-normed": ("weight", "output", "scalar"),
+    "add-rms-norm": ("x_weight", "scalar", "finite"),
+    "add-rms-norm-checked": ("x_weight", "scalar"),
+    "add-normed-rms-norm": ("scalar", "finite"),
+    "add-normed-scaled-rms-norm": ("finite",),
+    "add-normed-scaled-rms-norm-checked": (),
+    "add-normed": ("weight", "output", "scalar", "finite"),
 }
 """Sums with the residual stream, and the arguments that each has not."""
 _HEADS = (
@@ -124,6 +126,7 @@ def _by_width(dtype: str, width: int) -> list[KernelVariant]:
 def _sum(name: str, rows: str, absent: tuple[str, ...], width: int) -> KernelVariant:
     tensors = {"x", "x_weight", "residual", "weight", "output"} - {*absent}
     signature = {**dict.fromkeys(tensors, rows), "eps": "fp32"} | ({} if "scalar" in absent else {"scalar": "fp32"})
+    signature |= {} if "finite" in absent else {"finite": "*i8"}
     tile = tile_above(width)
     return KernelVariant(
         name=name,

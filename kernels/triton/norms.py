@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from kernels.ops import CheckedRows
 from kernels.triton.dependent_launch import launch_options, wait_for_predecessor
 from kernels.triton.tiles import require_contiguous, tile_above, warps_for
 
@@ -36,9 +37,11 @@ def rms_norm_kernel(x, weight, output, eps, WIDTH: tl.constexpr, TILE: tl.conste
 
 
 @triton.jit
-def add_rms_norm_kernel(x, x_weight, residual, weight, output, eps, scalar, WIDTH: tl.constexpr, TILE: tl.constexpr):
+def add_rms_norm_kernel(
+    x, x_weight, residual, weight, output, finite, eps, scalar, WIDTH: tl.constexpr, TILE: tl.constexpr
+):
     """Add the rows of x [T, WIDTH], normed by `x_weight`, to `residual`, in place, times `scalar`, and norm the results
-    by `weight` into output. None: no norm, no factor.
+    by `weight` into output; store in finite int8 [T] whether each is finite. None: no norm, no flags, no factor.
 
     Grid (T). The normed row, the sum and the product are each rounded to their dtype. Oracles:
     `kernels.reference.add_rms_norm` and `kernels.reference_ops.ReferenceOps.add_branch`.
@@ -58,8 +61,11 @@ def add_rms_norm_kernel(x, x_weight, residual, weight, output, eps, scalar, WIDT
     tl.store(residual + at, rounded, mask=exists)
     if weight is not None:
         weights = tl.load(weight + column, mask=exists, other=0.0)
-        next_row = normed(rounded.to(tl.float32), weights, eps, WIDTH)
-        tl.store(output + at, next_row.to(output.dtype.element_ty), mask=exists)
+        next_row = normed(rounded.to(tl.float32), weights, eps, WIDTH).to(output.dtype.element_ty)
+        tl.store(output + at, next_row, mask=exists)
+        if finite is not None:
+            broken = tl.where(tl.abs(next_row.to(tl.float32)) < float("inf"), 0, 1)  # nor is NaN less
+            tl.store(finite + tl.program_id(0), (1 - tl.max(tl.where(exists, broken, 0))).to(tl.int8))
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -85,11 +91,12 @@ def add_branch(
     next_norm: Tensor | None,
     eps: float,
     scalar: float = 1.0,
+    into: CheckedRows | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`kernels.reference_ops.ReferenceOps.add_branch` of rows [..., H], H up to 16,384; overwrites `residual`."""
     require_contiguous(branch, residual, *(norm for norm in (branch_norm, next_norm) if norm is not None))
     width = _width(branch)
-    output = None if next_norm is None else torch.empty_like(branch)
+    output = None if next_norm is None else torch.empty_like(branch) if into is None else into.rows
     tile = tile_above(width)
     add_rms_norm_kernel[(branch.numel() // width,)](
         branch,
@@ -97,6 +104,7 @@ def add_branch(
         residual,
         next_norm,
         output,
+        None if into is None else into.finite,
         eps,
         None if scalar == 1 else scalar,
         WIDTH=width,

@@ -17,6 +17,7 @@ from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks, block_numbers, 
 from kernels.ops import (
     AttentionMetadata,
     AttentionPlan,
+    CheckedRows,
     DeltaWeights,
     Embedding,
     ExpertWeights,
@@ -43,7 +44,7 @@ from kernels.triton import (
     rotary,
     sampling,
 )
-from kernels.triton.adapter_memory import AdapterMemory
+from kernels.triton.adapter_slots import TritonAdapters
 from kernels.triton.by_head import HeadLinears
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 from kernels.triton.uploads import WeightUploads
@@ -120,8 +121,9 @@ class TritonOps(ReferenceOps):
         next_norm: Tensor | None,
         eps: float,
         scalar: float = 1.0,
+        into: CheckedRows | None = None,
     ) -> tuple[Tensor, Tensor]:
-        return norms.add_branch(branch, branch_norm, residual, next_norm, eps, scalar)
+        return norms.add_branch(branch, branch_norm, residual, next_norm, eps, scalar, into)
 
     def silu_mul(self, gate_up: Tensor) -> Tensor:
         return activation.silu_mul(gate_up)
@@ -174,7 +176,7 @@ class TritonOps(ReferenceOps):
         return int8_layer_bytes if self.kv_dtype == torch.int8 else block_numbers
 
     def allocate_adapters(self, layers: Sequence[LayerSizes], slots: int, max_rank: int) -> DeviceAdapters:
-        return AdapterMemory(layers, slots, max_rank, self.dtype, self.device)
+        return TritonAdapters(layers, slots, max_rank, self.dtype, self.device)
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
         blocks.clear_blocks(kv, block_ids)

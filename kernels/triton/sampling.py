@@ -1,6 +1,6 @@
 """Samples a step's tokens: the Gumbel-max trick over tiles of the vocabulary, then over the tiles.
 
-Oracles: `kernels.reference.sample_slots` and `kernels.reference.finite_rows`. Nothing here synchronises with the device
+Oracle: `kernels.reference.sample_slots`. Nothing here synchronises with the device
 or depends on its data except through masks and branches inside kernels, so all of it can be captured in a graph. A
 row's token does not depend on the other rows: reductions compare, or sum integers.
 """
@@ -10,13 +10,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels.ops import SamplingColumns, SlotSampling
+from kernels.ops import FiniteTokens, SamplingColumns, SlotDraws, SlotSampling
 from kernels.triton.exact import load_scaled
 from kernels.triton.noise import gumbel_noise, noise_key
 from kernels.triton.penalties import penalise
 from kernels.triton.thresholds import find_thresholds
 
 TILE = 2048
+FLAGS = 256
 
 _EMPTY = tl.constexpr(0)
 _SOUND = tl.constexpr(1)
@@ -77,8 +78,25 @@ def draw_tiles_kernel(
 
 
 @triton.jit
-def draw_rows_kernel(scores, tokens, states, ids, finite, tiles, TILES: tl.constexpr):
-    """The token of each row, int64 [R], and whether it is sound, from its tiles [R, tiles]. Grid: (R,)."""
+def draw_rows_kernel(
+    scores,
+    tokens,
+    states,
+    finite_tokens,
+    query_starts,
+    rows,
+    ids,
+    sound,
+    finite,
+    tiles,
+    TILES: tl.constexpr,
+    FLAGS: tl.constexpr,
+):
+    """The token of each draw, int64 [D], and whether it is sound, from its tiles [D, tiles]. Grid: (D,).
+
+    With finite_tokens int8 [T], query_starts int32 [R + 1] and rows int32 [D] (none: draw d follows row d), no draw of
+    a row is sound unless the flags of all its tokens are set; finite [D] says whether they are. FLAGS are read at once.
+    """
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, TILES)
     inside = tile < tiles
@@ -87,7 +105,21 @@ def draw_rows_kernel(scores, tokens, states, ids, finite, tiles, TILES: tl.const
     token = tl.load(tokens + place, mask=inside, other=2147483647)
     state = tl.max(tl.load(states + place, mask=inside, other=_EMPTY))
     tl.store(ids + row, tl.min(tl.where(score == tl.max(score), token, 2147483647)).to(tl.int64))
-    tl.store(finite + row, state == _SOUND)
+    is_sound = state == _SOUND
+    if finite_tokens is not None:
+        of_row = row
+        if rows is not None:
+            of_row = tl.load(rows + row).to(tl.int64)
+        end = tl.load(query_starts + of_row + 1)
+        broken = tl.zeros([FLAGS], dtype=tl.int32)
+        for first in range(tl.load(query_starts + of_row), end, FLAGS):
+            token_index = first + tl.arange(0, FLAGS)
+            flags = tl.load(finite_tokens + token_index, mask=token_index < end, other=1)
+            broken |= 1 - flags.to(tl.int32)
+        is_finite = tl.max(broken) == 0
+        is_sound &= is_finite
+        tl.store(finite + row, is_finite)
+    tl.store(sound + row, is_sound)
 
 
 def sample_slots(
@@ -98,7 +130,8 @@ def sample_slots(
     *,
     uses_thresholds: bool,
     uses_penalties: bool,
-) -> tuple[Tensor, Tensor]:
+    hidden: FiniteTokens | None = None,
+) -> SlotDraws:
     """`kernels.reference.sample_slots` of logits [R, V] of any float dtype, with rows at any stride.
 
     Unused features are not launched: `uses_thresholds`: a request of the step has top-k, top-p or min-p;
@@ -107,7 +140,7 @@ def sample_slots(
     if uses_penalties:
         penalise(logits, columns, row_slots)
     thresholds = find_thresholds(logits, columns, row_slots) if uses_thresholds else None
-    return _draw(logits, columns, row_slots, positions, None, thresholds)
+    return _draw(logits, columns, row_slots, positions, None, thresholds, hidden)
 
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
@@ -129,7 +162,7 @@ def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
     )
     # Whether a row has thresholds is known to the device alone; rows without leave their kernels at once.
     thresholds = find_thresholds(logits, slots, row_slots)
-    return _draw(logits, slots, row_slots, None, columns.keys, thresholds)[0]
+    return _draw(logits, slots, row_slots, None, columns.keys, thresholds).ids
 
 
 def _draw(
@@ -139,7 +172,8 @@ def _draw(
     positions: Tensor | None,
     keys: Tensor | None,
     thresholds: Tensor | None,
-) -> tuple[Tensor, Tensor]:
+    hidden: FiniteTokens | None = None,
+) -> SlotDraws:
     rows, vocab_size = logits.shape
     tiles = triton.cdiv(vocab_size, TILE)
     scores = torch.empty((rows, tiles), dtype=torch.float32, device=logits.device)
@@ -147,7 +181,8 @@ def _draw(
     tokens = torch.empty((rows, tiles), dtype=torch.int32, device=logits.device)
     states = torch.empty((rows, tiles), dtype=torch.int32, device=logits.device)
     ids = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    finite = torch.empty(rows, dtype=torch.bool, device=logits.device)
+    sound = torch.empty(rows, dtype=torch.bool, device=logits.device)
+    finite = None if hidden is None else torch.empty_like(sound)
     draw_tiles_kernel[(tiles, rows)](
         logits,
         row_slots,
@@ -168,5 +203,18 @@ def _draw(
         # a row gets depends on whether some other row has a threshold.
         enable_fp_fusion=False,
     )
-    draw_rows_kernel[(rows,)](scores, tokens, states, ids, finite, tiles, TILES=triton.next_power_of_2(tiles))
-    return ids, finite
+    draw_rows_kernel[(rows,)](
+        scores,
+        tokens,
+        states,
+        None if hidden is None else hidden.finite,
+        None if hidden is None else hidden.query_starts,
+        None if hidden is None else hidden.rows,
+        ids,
+        sound,
+        finite,
+        tiles,
+        TILES=triton.next_power_of_2(tiles),
+        FLAGS=FLAGS,
+    )
+    return SlotDraws(ids, sound, finite)

@@ -37,7 +37,9 @@ def sampling_variants() -> list[KernelVariant]:
         *(_penalise(dtype) for dtype in _DTYPES),
         *(_mask_rows(dtype) for dtype in _DTYPES),
         *(_measure_tiles(dtype) for dtype in _DTYPES),
-        *(_draw_rows(vocab_size) for vocab_size in _VOCABULARIES),
+        *(_draw_rows(vocab_size, absent=()) for vocab_size in _VOCABULARIES),
+        _draw_rows(128_256, "-of-rows", absent=("rows",)),
+        _draw_rows(128_256, "-unchecked", absent=("finite_tokens", "query_starts", "rows", "finite")),
         *(_measure_rows(dtype, 128_256) for dtype in _DTYPES),
     ]
 
@@ -71,17 +73,26 @@ def _draw_tiles(dtype: str, filtered: bool, given_keys: bool = False) -> KernelV
     )
 
 
-def _draw_rows(vocab_size: int) -> KernelVariant:
+def _draw_rows(vocab_size: int, suffix: str = "", *, absent: tuple[str, ...]) -> KernelVariant:
     signature = {
         "scores": "*fp32",
         "tokens": "*i32",
         "states": "*i32",
+        "finite_tokens": "*i8",
+        "query_starts": "*i32",
+        "rows": "*i32",
         "ids": "*i64",
+        "sound": "*i1",
         "finite": "*i1",
         "tiles": "i32",
     }
     tiles = _power_above(vocab_size, sampling.TILE)
-    return KernelVariant(f"draw-rows-{tiles}", sampling.draw_rows_kernel, signature, {"TILES": tiles})
+    return KernelVariant(
+        f"draw-rows-{tiles}{suffix}",
+        sampling.draw_rows_kernel,
+        {name: kind for name, kind in signature.items() if name not in absent},
+        {"TILES": tiles, "FLAGS": sampling.FLAGS} | dict.fromkeys(absent),
+    )
 
 
 def _strip_maxima(dtype: str) -> KernelVariant:

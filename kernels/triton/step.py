@@ -16,7 +16,6 @@ SCATTER_TILE = 512
 TOKEN_TILE = 128
 ROW_TILE = 32
 COUNT_TILE = 256
-HIDDEN_TILE = 1024
 
 
 @triton.jit(do_not_specialize=["runs", "length"])
@@ -146,32 +145,6 @@ def count_tokens_kernel(
         tl.atomic_add(counted + token, 2, mask=live & (position >= prompt))
 
 
-@triton.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["finite", "query_starts"])
-def finite_rows_kernel(hidden, query_starts, finite, rows, SIZE: tl.constexpr, TILE: tl.constexpr):
-    """Store 0 in finite int8 [R] for rows with a hidden state that is not finite; oracle `finite_rows`.
-
-    hidden [T, SIZE], query_starts int32 [R + 1]. None: each token is a row, and 1 is stored for those that are finite.
-    Grid: (tokens), each of which finds its row by bisection. Tokens of a row that store at all store the same.
-    """
-    token = tl.program_id(0)
-    line = hidden + token.to(tl.int64) * SIZE
-    broken = tl.zeros([TILE], dtype=tl.int32)
-    for first in tl.static_range(0, SIZE, TILE):
-        place = first + tl.arange(0, TILE)
-        number = tl.load(line + place, mask=place < SIZE, other=0.0).to(tl.float32)
-        broken |= tl.where(tl.abs(number) < float("inf"), 0, 1)  # nor is NaN less
-    if query_starts is None:
-        tl.store(finite + token, (1 - tl.max(broken, axis=0)).to(tl.int8))
-    elif tl.max(broken, axis=0) != 0:
-        low, high = 0, rows
-        while high - low > 1:
-            middle = (low + high) // 2
-            begun = tl.load(query_starts + middle) <= token
-            low = tl.where(begun, middle, low)
-            high = tl.where(begun, high, middle)
-        tl.store(finite + low, 0)
-
-
 def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
     """See the oracle, `kernels.reference_step.scatter_runs`."""
     length = upload.shape[0] - 2 * runs
@@ -204,20 +177,6 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: i
         BLOCK=BLOCK_TOKENS,
         TILE=TOKEN_TILE,
     )
-
-
-def finite_rows(hidden: Tensor, query_starts: Tensor) -> Tensor:
-    """See the oracle, `kernels.reference_step.finite_rows`. hidden is contiguous. Rows that are as many as the tokens
-    have one each."""
-    assert hidden.is_contiguous(), "lines of hidden states have gaps"
-    tokens, size = hidden.shape
-    rows = query_starts.shape[0] - 1
-    each_one = rows == tokens
-    allocate = torch.empty if each_one else torch.ones
-    finite = allocate(rows, dtype=torch.int8, device=hidden.device)
-    starts = None if each_one else query_starts
-    finite_rows_kernel[(tokens,)](hidden, starts, finite, rows, SIZE=size, TILE=HIDDEN_TILE)
-    return finite.view(torch.bool)
 
 
 def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:

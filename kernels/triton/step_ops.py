@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernels.ops import AttentionPlan, SlotSampling
+from kernels.ops import AttentionPlan, FiniteTokens, SlotDraws, SlotSampling
 from kernels.step import Sequences, StepShape, StepTensors
 from kernels.triton import bitmask, sampling, step
 from kernels.triton.merging import arrival_counters
@@ -40,9 +40,6 @@ class TritonStepOps:
             counters=counters,
         )
 
-    def finite_rows(self, hidden: Tensor, query_starts: Tensor) -> Tensor:
-        return step.finite_rows(hidden, query_starts)
-
     def mask_rows(self, logits: Tensor, rows: Tensor, bits: Tensor) -> None:
         bitmask.mask_rows(logits, rows, bits)
 
@@ -55,7 +52,8 @@ class TritonStepOps:
         *,
         uses_thresholds: bool,
         uses_penalties: bool,
-    ) -> tuple[Tensor, Tensor]:
+        hidden: FiniteTokens | None = None,
+    ) -> SlotDraws:
         return sampling.sample_slots(
             logits,
             columns,
@@ -63,6 +61,7 @@ class TritonStepOps:
             positions,
             uses_thresholds=uses_thresholds,
             uses_penalties=uses_penalties,
+            hidden=hidden,
         )
 
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:

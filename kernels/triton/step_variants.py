@@ -5,9 +5,6 @@ from kernels.step import COUNTING_WORDS, ROW_WORDS
 from kernels.triton import step
 from kernels.triton.variants import KernelVariant
 
-_HIDDEN = 4096
-"""Numbers of a hidden state: one size, as tiles of another are the same code."""
-
 
 def step_variants() -> list[KernelVariant]:
     """All variants of these kernels."""
@@ -35,20 +32,6 @@ def step_variants() -> list[KernelVariant]:
                 "TILE": step.TOKEN_TILE,
             },
             aligned=frozenset({"rows", "tokens", "block_tables", "drafts"}),
-        ),
-        KernelVariant(
-            name="step-finite-rows",
-            kernel=step.finite_rows_kernel,
-            signature={"hidden": "*bf16", "query_starts": "*i32", "finite": "*i8", "rows": "i32"},
-            constexprs={"SIZE": _HIDDEN, "TILE": step.HIDDEN_TILE},
-            aligned=frozenset({"hidden"}),
-        ),
-        KernelVariant(
-            name="step-finite-tokens",
-            kernel=step.finite_rows_kernel,
-            signature={"hidden": "*bf16", "finite": "*i8", "rows": "i32"},
-            constexprs={"query_starts": None, "SIZE": _HIDDEN, "TILE": step.HIDDEN_TILE},
-            aligned=frozenset({"hidden"}),
         ),
         KernelVariant(
             name="step-store-drawn",

@@ -23,13 +23,11 @@ def test_launches_of_a_layer_are_those_of_every_further_layer(launches: cost.Lau
 
 
 def test_a_draft_takes_no_more_launches_than_a_step(launches: cost.Launches) -> None:
-    """The layers' are those of a step. Outside there are no upload, no check of hidden states and no results: the rows
-    are on the device, and its drafts are read after the last one."""
+    """The layers' are those of a step. Outside there is no upload, as the rows are on the device."""
     draft = cost.draft_launches()
     assert draft.layer == launches.layer
-    more = {name: count - launches.outside.get(name, 0) for name, count in draft.outside.items()}
-    assert {name for name, count in more.items() if count > 0} == set()
-    assert sum(draft.outside.values()) < sum(launches.outside.values()) - 3
+    uploads = {"copy_": 1, "scatter_runs_kernel": 1}
+    assert launches.outside == {**draft.outside, **uploads}
 
 
 def test_latent_attention_takes_three_products_more() -> None:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from engine.adapters.source import AdapterFacts
 from engine.scheduling.stats import ClassStats, SchedulerStats
+from gateway.adapters.changes import AdapterChanges
 from gateway.management.console.app import ConsoleApp
 from gateway.management.console.screens import Screen
 from gateway.management.operations.operations import Operations
 from gateway.management.operations.roles import Administrator, Role
+from gateway.tenancy.database import writing
 from tests.console.events import of_tenant, used
 from tests.console.house import ACME, TENANTS, House
 from tests.support.refusal_samples import refusal, store_refusals
@@ -61,6 +64,7 @@ async def furnish(house: House) -> Furnished:
     await change("creditInvoice", number, {"nanodollars": 12_500_000_000, "reason": "An outage"})
     await change("grantCredit", {"tenant_id": house.tenant["globex"].id}, {"nanodollars": 50 * 10**9, "reason": "Paid"})
     await change("createKey", acme, {"name": "batch jobs", "scopes": ["chat"], "models": ["tiny"]})
+    await own_adapter(house, acme)
     house.engine.said = {"tiny": busy(7, 3), "org/tiny-2": busy(2, 0)}
     parts = {
         **acme,
@@ -68,8 +72,21 @@ async def furnish(house: House) -> Furnished:
         **number,
         "month": f"{last_month:%Y-%m}",
         "request_id": "req_50",
+        "adapter_name": "support",
     }
     return Furnished(house, parts)
+
+
+async def own_adapter(house: House, tenant: dict[str, str]) -> None:
+    """An adapter with three versions, two of which share the requests."""
+    async with writing(house.admin.context.database) as connection:
+        changes = AdapterChanges(connection, datetime.now(UTC))
+        adapter = await changes.create(tenant["tenant_id"], "support", "tiny")
+        for number in range(1, 4):
+            digest = f"{number}" * 64
+            facts = AdapterFacts(digest, 16, ("down_proj", "q_proj", "v_proj"), 4_882_432, 9_800_000, "tiny")
+            adapter = await changes.add_version(adapter, facts, activate=True)
+        await changes.set_weights(adapter, {2: 90, 3: 10})
 
 
 async def refused(house: House) -> None:

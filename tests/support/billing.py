@@ -35,7 +35,13 @@ class RecordedUsage:
         sums: dict[LineKey, UsageSum] = defaultdict(lambda: NOTHING)
         for event in self.events.values():
             if event.tenant_id == tenant_id and start <= event.occurred_at < end:
-                key = LineKey(Month.of(event.occurred_at), event.served_model, event.tier_served, event.price_version)
+                key = LineKey(
+                    Month.of(event.occurred_at),
+                    event.served_model,
+                    event.tier_served,
+                    event.price_version,
+                    event.adapter_id,
+                )
                 sums[key] += sum_of(event)
         return dict(sums)
 

@@ -12,6 +12,7 @@ from math import cos, log, sin
 from types import MappingProxyType
 from typing import Self
 
+from engine.adapters.source import AdapterSource
 from engine.errors import EngineError, InvalidParameter, UnservableRequest
 from engine.request import (
     STANDARD,
@@ -43,6 +44,7 @@ class Call:
     tenant: str
     service_class: ServiceClass
     continues_text: bool
+    adapter: AdapterSource | None = None
 
 
 class FakeEngine:
@@ -79,6 +81,8 @@ class FakeEngine:
         self.queues: dict[str, int] = {}
         """Requests that wait, by model. Where nothing is said here: those that were let in, if they make others wait;
         or one, if there is a wait."""
+        self.slots_of = dict.fromkeys(windows, 4)
+        """Slots for adapters, by model."""
         self.books = {name: ArrivalBook(1) for name in windows}
         self.ready = False
         self.calls: list[Call] = []
@@ -105,6 +109,9 @@ class FakeEngine:
         wait_ms = self._drain_ms(model) if self.drain_ms is None else self.waits_ms.get(model, self.wait_ms)
         wait_ms += self.wait_ms_per_token * prompt_tokens
         return PredictedWait(wait_ms * 1_000_000, self._drain_ms(model) * 1_000_000)
+
+    def adapter_slots(self, model: str) -> int:
+        return self.slots_of[model]
 
     def queue_depth(self, model: str) -> int:
         if model in self.queues:
@@ -138,10 +145,13 @@ class FakeEngine:
         service_class: ServiceClass = STANDARD,
         on_abort: AbortListener | None = None,
         reservation: Reservation | None = None,
+        adapter: AdapterSource | None = None,
     ) -> "FakeStream":
         choices_each = prompts[0].params.n
         streams = [
-            self._stream(model, prompt, tenant, service_class, _numbered(on_abort, i * choices_each), reservation)
+            self._stream(
+                model, prompt, tenant, service_class, _numbered(on_abort, i * choices_each), reservation, adapter
+            )
             for i, prompt in enumerate(prompts)
         ]
         return FakeStream(streams, choices_each)
@@ -154,6 +164,7 @@ class FakeEngine:
         service_class: ServiceClass,
         on_abort: AbortListener | None,
         reservation: Reservation | None,
+        adapter: AdapterSource | None,
     ) -> AsyncGenerator[TextDelta]:
         prompt, params, request_id, continues_text = input
         served = self.models[model]
@@ -163,7 +174,9 @@ class FakeEngine:
         for name, ids in (("prompt", prompt), ("logit_bias", params.logit_bias), ("allowed_token_ids", allowed)):
             if any(not 0 <= token_id < VOCAB_SIZE for token_id in ids):
                 raise InvalidParameter(name, f"{name} has a token id outside the vocabulary")
-        self.calls.append(Call(model, tuple(prompt), params, request_id, tenant, service_class, continues_text))
+        self.calls.append(
+            Call(model, tuple(prompt), params, request_id, tenant, service_class, continues_text, adapter)
+        )
         return self._generate(len(self.calls), served, tuple(prompt), params, on_abort, reservation)
 
     async def _generate(

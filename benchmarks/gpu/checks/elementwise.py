@@ -12,7 +12,7 @@ from benchmarks.gpu.checks import TOLERANCE, poisoned_memory, share_that_differs
 from benchmarks.gpu.stage import Stage
 from kernels import reference
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import HeadNorms, RopeRows
+from kernels.ops import CheckedRows, HeadNorms, RopeRows
 from kernels.triton import activation, blocks, embedding, norms, rotary
 from kernels.weights import KVScales
 
@@ -113,6 +113,20 @@ def _check_branch(stage: Stage, title: str, rows: int, width: int, dtype: torch.
     stage.checked(f"{title}, the sum", worst_row_error(kept, total), TOLERANCE[dtype])
 
 
+def _check_flags(stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype) -> None:
+    """Every third row has a number that is not finite, in the first column, the last one or between."""
+    branch, residual = (_random(stage, rows, width, dtype=dtype) for _ in range(2))
+    weight = _random(stage, width, dtype=dtype)
+    for row in range(0, rows, 3):
+        branch[row, row * (width // 2) % width - row // 3 % 2] = (math.nan, math.inf, -math.inf)[row % 9 // 3]
+    with poisoned_memory():
+        into = CheckedRows.empty(rows, width, dtype, stage.device)
+        normed, _ = norms.add_branch(branch, None, residual.clone(), weight, _EPS, into=into)
+    plain, _ = norms.add_branch(branch, None, residual, weight, _EPS)
+    stage.checked(f"{title}, rows", share_that_differs(normed.nan_to_num(), plain.nan_to_num()), 0.0)
+    stage.checked(title, share_that_differs(into.finite, plain.isfinite().all(dim=-1).to(torch.int8)), 0.0)
+
+
 def _check_gate(
     kernel: _Gate, meaning: _Gate, stage: Stage, title: str, rows: int, width: int, dtype: torch.dtype
 ) -> None:
@@ -134,6 +148,7 @@ def _check_embed(stage: Stage, title: str, rows: int, width: int, dtype: torch.d
 _ROW_CHECKS: dict[str, Callable[[Stage, str, int, int, torch.dtype], None]] = {
     "norm": _check_rms_norm,
     "sum and norm": _check_add_rms_norm,
+    "finite rows": _check_flags,
     "normed branch": _check_branch,
     "gate": partial(_check_gate, activation.silu_mul, reference.silu_mul),
     "GELU gate": partial(_check_gate, activation.gelu_mul, reference.gelu_mul),

@@ -8,7 +8,7 @@ from torch import Tensor
 from benchmarks.gpu.checks import share_that_differs
 from benchmarks.gpu.stage import Stage
 from kernels import reference
-from kernels.ops import SlotSampling
+from kernels.ops import FiniteTokens, SlotSampling
 from kernels.triton.bitmask import mask_rows
 from kernels.triton.logprobs import token_logprobs
 from kernels.triton.sampling import sample_slots
@@ -50,15 +50,15 @@ def _check_draws(stage: Stage, title: str, vocab_size: int, dtype: torch.dtype) 
     mask_rows(logits, lines, bitmask)
     stage.checked(f"{title}: masks", share_that_differs(logits.isneginf(), masked.isneginf()), 0.0)
     edited = logits.clone()
-    expected, _ = reference.sample_slots(edited, columns, row_slots, positions)
+    expected, _, _ = reference.sample_slots(edited, columns, row_slots, positions)
     arguments = {"uses_thresholds": True, "uses_penalties": True}
     again = logits.clone()
-    ids, sound = sample_slots(logits, columns, row_slots, positions, **arguments)
+    ids, sound, _ = sample_slots(logits, columns, row_slots, positions, **arguments)
     clear = margins(edited, by_rows(columns, row_slots, positions)) > MARGIN
     detail = f"of {int(clear.sum())} rows of {rows} without a near tie"
     stage.checked(title, share_that_differs(ids[clear], expected[clear]), 0.0, detail)
     stage.checked(f"{title}: sound", float((~sound).double().mean()), 0.0)
-    repeated, _ = sample_slots(again, columns, row_slots, positions, **arguments)
+    repeated, _, _ = sample_slots(again, columns, row_slots, positions, **arguments)
     stage.checked(f"{title}, again", share_that_differs(repeated, ids), 0.0, "must be the same")
 
 
@@ -67,8 +67,8 @@ def _check_plain(stage: Stage, title: str, vocab_size: int) -> None:
     columns = _plain(every_kind(vocab_size))
     row_slots, positions = _rows(stage)
     logits = _logits(stage, len(row_slots), vocab_size, torch.float32)
-    expected, _ = reference.sample_slots(logits.clone(), columns, row_slots, positions)
-    ids, sound = sample_slots(logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False)
+    expected, _, _ = reference.sample_slots(logits.clone(), columns, row_slots, positions)
+    ids, sound, _ = sample_slots(logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False)
     clear = margins(logits, by_rows(columns, row_slots, positions)) > MARGIN
     stage.checked(title, share_that_differs(ids[clear], expected[clear]), 0.0, f"of {int(clear.sum())} rows")
     stage.checked(f"{title}: sound", float((~sound).double().mean()), 0.0)
@@ -110,6 +110,14 @@ def _check_unsound(stage: Stage) -> None:
     logits = _logits(stage, rows, vocab_size, torch.float32)
     logits[3, vocab_size - 1], logits[5, 0], logits[7] = float("nan"), float("inf"), float("-inf")
     broken = {3, 5, 7}
-    _, sound = sample_slots(logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False)
+    starts = torch.arange(0, 3 * rows + 1, 3, dtype=torch.int32, device=stage.device)
+    hidden = FiniteTokens(torch.ones(3 * rows, dtype=torch.int8, device=stage.device), starts)
+    hidden.finite[[3 * 9 + 2, 3 * 3, 3 * 11 + 1]] = 0
+    arguments = {"uses_thresholds": False, "uses_penalties": False, "hidden": hidden}
+    _, sound, finite = sample_slots(logits, columns, row_slots, positions, **arguments)
+    assert finite is not None, "hidden states were not checked"
+    expected = torch.tensor([row not in {3, 9, 11} for row in range(rows)], device=stage.device)
+    stage.checked("rows whose hidden states are not finite", share_that_differs(finite, expected), 0.0)
+    broken |= {9, 11}
     expected = torch.tensor([row not in broken for row in range(rows)], device=stage.device)
     stage.checked("unsound rows", share_that_differs(sound, expected), 0.0)

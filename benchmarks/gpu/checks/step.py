@@ -1,6 +1,5 @@
 """Preparing a step equals its meaning exactly: uploads, what is derived of rows, what is kept of draws, counts."""
 
-import math
 import random
 from dataclasses import fields
 
@@ -22,7 +21,6 @@ def run(stage: Stage) -> None:
     stage.attempt("scattered runs", lambda: _check_scatter(stage))
     stage.attempt("derived tensors", lambda: _check_derive(stage))
     stage.attempt("kept draws", lambda: _check_store(stage))
-    stage.attempt("finite rows", lambda: _check_finite(stage))
     stage.attempt("settled drafts", lambda: _check_settled(stage))
     stage.attempt("counted tokens", lambda: _check_counts(stage))
     stage.attempt("numbered splits", lambda: _check_splits(stage))
@@ -104,18 +102,6 @@ def _check_store(stage: Stage) -> None:
     reference_step.store_drawn(_table(rows, torch.device("cpu")), drawn, on_host.tokens)
     step.store_drawn(_table(rows, stage.device), drawn.to(stage.device), on_device.tokens)
     stage.checked("kept draws", share_that_differs(on_device.tokens.cpu(), on_host.tokens), 0.0)
-
-
-def _check_finite(stage: Stage) -> None:
-    """Rows of several tokens, and of one each."""
-    tokens = 300
-    hidden = torch.zeros((tokens, 4096), dtype=torch.bfloat16, device=stage.device)
-    hidden[[7, 80, 81, 299], [0, 4095, 1024, 77]] = torch.tensor([math.nan, math.inf, -math.inf, math.nan]).to(hidden)
-    for each in (1, 3):
-        starts = torch.arange(0, tokens + 1, each, dtype=torch.int32, device=stage.device)
-        expected = reference_step.finite_rows(hidden.cpu(), starts.cpu())
-        differs = share_that_differs(step.finite_rows(hidden, starts).cpu(), expected)
-        stage.checked(f"finite rows of {each} tokens", differs, 0.0)
 
 
 def _check_settled(stage: Stage) -> None:

@@ -19,7 +19,7 @@ class Draws:
     ends: int64 [D], index in the step's tensors of the token that each draw follows; None where each token has one.
     row_slots: int32 [D].
     positions: int64 [D], index in its sequence of the sampled token.
-    rows, last: integers [D] and [R], the row of each draw and the last draw of each row; None where D = R.
+    rows: int32 [D], the row of each draw. last: integers [R], the last draw of each row. None where D = R.
     """
 
     ends: Tensor | None
@@ -50,7 +50,7 @@ class Draws:
             on_device(ends, torch.int64, device),
             on_device(slots, torch.int32, device),
             on_device(positions, torch.int64, device),
-            on_device(owners, torch.int64, device),
+            on_device(owners, torch.int32, device),
             on_device(last, torch.int64, device),
         )
 
@@ -63,10 +63,6 @@ class Draws:
     def hidden_of(self, hidden: Tensor) -> Tensor:
         """Of the hidden states [T, H] of a step, those that the draws follow, [D, H]."""
         return hidden if self.ends is None else hidden[self.ends]
-
-    def of_rows(self, values: Tensor) -> Tensor:
-        """Values of the rows [R] for each draw [D]."""
-        return values if self.rows is None else values[self.rows]
 
     def to_rows(self, values: Tensor) -> Tensor:
         """Of values [D], those of each row's last draw [R]."""

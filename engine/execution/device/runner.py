@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,10 +35,10 @@ from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
 from engine.scheduling.plan import BlockCopy, LaunchStats, PendingStep, StepPlan
 from kernels.adapters import AdapterWeights
-from kernels.device_adapters import DeviceAdapters, PackedAdapter, StepAdapters
+from kernels.device_adapters import DeviceAdapters, StepAdapters
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
-from kernels.ops import AttentionPlan
+from kernels.ops import AttentionPlan, CheckedRows, FiniteTokens
 from kernels.step import StepOps, StepShape, StepTensors
 
 
@@ -126,12 +127,12 @@ class DeviceRunner:
             self._model.allocate_adapters(slots, max_rank)
 
     @torch.inference_mode()
-    def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
+    def pack_adapter(self, weights: AdapterWeights) -> Any:
         """See `DeviceAdapters.pack`."""
         return self._adapters.pack(weights)
 
     @torch.inference_mode()
-    def put_adapter(self, slot: int, packed: PackedAdapter | None) -> None:
+    def put_adapter(self, slot: int, packed: Any | None) -> None:
         """See `DeviceAdapters.put`. Called between steps."""
         with device_errors():
             self._adapters.put(slot, packed)
@@ -159,7 +160,7 @@ class DeviceRunner:
             self._slots.load((), encoded(padding_rows(key)))
             shape = replayed_shape(key, sizes)
             own = tensors.first(shape.rows, shape.tokens)
-            outputs = outputs or SharedOutputs(self._forward(own, shape, states=self._device_states(own, shape)))
+            outputs = outputs or SharedOutputs(self._hidden_states(shape.tokens))
             graphs[key] = self._capture(capture, own, shape, outputs, adapted=key.adapted)
         self._graphs, self._graph_sizes = graphs, sizes
 
@@ -228,18 +229,22 @@ class DeviceRunner:
         # The last allocation that may fail.
         embeddings = self._embeddings(inputs, forwarded.hidden) if pools else {}
         self._slots.record_drawn(inputs.rows, inputs.words)
+        constrained = None
+        if masks is not None:
+            assert drawn.finite is not None, "hidden states were not checked"
+            constrained = Constrained(masks.masked, masks.failed, to_host(drawn.finite))
         fence = self._new_fence()
         step = DeviceStep(
             inputs=inputs,
             tokens=to_host(drawn.tokens),
-            finite=to_host(forwarded.finite & drawn.sound),
+            finite=to_host(drawn.sound),
             scored=needs.logprobs,
             tops=needs.tops,
             scores=None if drawn.scores is None else on_host(drawn.scores),
             prompt_scores=prompt_scores,
             embeddings={index: to_host(embedding) for index, embedding in embeddings.items()},
             fence=fence,
-            constrained=None if masks is None else Constrained(masks.masked, masks.failed, to_host(forwarded.finite)),
+            constrained=constrained,
         )
         fence.record()
         return step
@@ -268,7 +273,10 @@ class DeviceRunner:
     ) -> ReplayedStep:
         """Capture a step of `shape` over `tensors`, sampled by the slots' columns alone."""
         states = self._device_states(tensors, shape)
-        forward = capture(lambda: outputs.keep(self._forward(tensors, shape, states=states, adapted=adapted)))
+        hidden = outputs.hidden(shape.tokens)
+        forward = capture(
+            lambda: outputs.keep(self._forward(tensors, shape, states=states, into=hidden, adapted=adapted))
+        )
         forwarded = forward()
         return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
 
@@ -279,7 +287,7 @@ class DeviceRunner:
         self, forwarded: Forwarded, shape: StepShape, needs: SamplingNeeds, masks: DrawMasks | None = None
     ) -> Drawn:
         lines = self._slots.rows[: shape.rows]
-        return self._sampler.draw(lines, forwarded.logits, forwarded.draws, needs, masks)
+        return self._sampler.draw(lines, forwarded.logits, forwarded.draws, needs, masks, forwarded.finite)
 
     def _device_states(self, tensors: StepTensors, shape: StepShape, drafted_tokens: int = 0) -> DeviceStates | None:
         """The states of the rows that are loaded."""
@@ -301,18 +309,24 @@ class DeviceRunner:
         shape: StepShape,
         draws: Draws | None = None,
         states: DeviceStates | None = None,
+        into: CheckedRows | None = None,
         *,
         adapted: bool = False,
     ) -> Forwarded:
         """Launch the model on the rows that are loaded; samples after each row or, with `draws`, after drafts too. The
-        launches depend on `shape` and on whether rows may have adapters only."""
+        launches depend on `shape` and `adapted` only. `into`: memory for the hidden states; None: memory of their own.
+        `adapted`: whether rows may have adapters."""
         plan, *window_plans = self._attention_plans(tensors, shape)
         adapters = self._step_adapters(tensors, shape) if adapted else None
-        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters)
+        into = into or self._hidden_states(shape.tokens)
+        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters, into=into)
         if draws is None:
             draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
-        finite = draws.of_rows(self._step_ops.finite_rows(hidden, tensors.query_starts))
+        finite = FiniteTokens(into.finite, tensors.query_starts, draws.rows)
         return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden)))
+
+    def _hidden_states(self, tokens: int) -> CheckedRows:
+        return CheckedRows.empty(tokens, self._model.config.hidden_size, self._ops.dtype, self._device)
 
     def _step_adapters(self, tensors: StepTensors, shape: StepShape) -> StepAdapters:
         rows, adapters = self._slots.rows[: shape.rows], self._slots.adapters

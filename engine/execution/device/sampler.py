@@ -15,7 +15,7 @@ from engine.execution.device.staging import on_device
 from engine.execution.logprobs import Scores
 from engine.execution.slots import uses_counts
 from engine.scheduling.plan import ScheduledRow
-from kernels.ops import LogitEdits, Ops, SlotSampling
+from kernels.ops import FiniteTokens, LogitEdits, Ops, SlotSampling
 from kernels.step import Sequences, StepOps
 
 
@@ -48,11 +48,13 @@ NO_NEEDS = SamplingNeeds(False, False, [], [], [])
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """tokens: int64 [D], arbitrary where a row does not sample. sound: bool [D], whether the logits were finite.
+    """tokens: int64 [D], arbitrary where a row does not sample. sound: bool [D], whether the logits were finite, and
+    the hidden states of the row, if checked. finite: bool [D], whether the latter were; None if not checked.
     scores: of the draws with log-probabilities, in their order."""
 
     tokens: Tensor
     sound: Tensor
+    finite: Tensor | None = None
     scores: Scores[Tensor] | None = None
 
 
@@ -74,9 +76,16 @@ class DeviceSampler:
         self._ops, self._step_ops, self._slots = ops, step_ops, slots
 
     def draw(
-        self, lines: Tensor, logits: Tensor, draws: Draws, needs: SamplingNeeds, masks: DrawMasks | None = None
+        self,
+        lines: Tensor,
+        logits: Tensor,
+        draws: Draws,
+        needs: SamplingNeeds,
+        masks: DrawMasks | None = None,
+        hidden: FiniteTokens | None = None,
     ) -> Drawn:
-        """Sample from logits float32 [D, V], which are overwritten. `lines`: encoded rows int32 [R, 8].
+        """Sample from logits float32 [D, V], which are overwritten. `lines`: encoded rows int32 [R, 8]. `hidden`: which
+        hidden states of the rows are finite.
 
         Log-probabilities are the model's own: before grammars, penalties, biases, temperature and thresholds.
         """
@@ -89,18 +98,19 @@ class DeviceSampler:
             columns, row_slots = counting_drafts(columns, draws, needs.penalised, needs.draw_starts)
         if needs.additions:
             self._ops.edit_logits(logits, _edits(needs.additions, logits.device))
-        tokens, sound = self._step_ops.sample_slots(
+        tokens, sound, finite = self._step_ops.sample_slots(
             logits,
             columns,
             row_slots,
             draws.positions,
             uses_thresholds=needs.thresholds,
             uses_penalties=needs.penalties,
+            hidden=hidden,
         )
         self._step_ops.store_drawn(lines, draws.to_rows(tokens), self._slots.sequences.tokens)
         if raw is None:
-            return Drawn(tokens, sound)
-        return Drawn(tokens, sound, measure(self._ops, raw, tokens[asking], max(needs.tops)))
+            return Drawn(tokens, sound, finite)
+        return Drawn(tokens, sound, finite, measure(self._ops, raw, tokens[asking], max(needs.tops)))
 
 
 def sampling_needs(rows: Sequence[ScheduledRow], draw_starts: Sequence[int]) -> SamplingNeeds:

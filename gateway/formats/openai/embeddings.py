@@ -6,23 +6,24 @@ from functools import partial
 from starlette.types import Receive, Scope, Send
 
 from engine.request import Pooling
+from gateway.adapters.records import Adapter
 from gateway.formats.openai.embedding_format import body, item
 from gateway.formats.openai.embedding_schema import EmbeddingRequest, Encoding, parse_embeddings
 from gateway.generation.context import Client, HttpRequest, RequestContext
-from gateway.generation.lookup import find_model, model_not_found
+from gateway.generation.lookup import model_not_found, require_adapters, require_ready
 from gateway.generation.response_format import new_id
 from gateway.generation.route_stage import route_headers
 from gateway.generation.run import Run
 from gateway.generation.service_classes import echoed
 from gateway.generation.stages import Stages
-from gateway.http.access import require_model
+from gateway.http.access import model_not_allowed, require_model
 from gateway.http.errors import invalid, shutting_down
 from gateway.http.json_body import read_json
 from gateway.http.rate_headers import rate_headers
 from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.routing.reason import RouteReason
-from gateway.routing.router import Route
+from gateway.routing.router import Route, adapter_route, may_use_adapter
 from gateway.speech.output_parser import OutputParser, ParsedDelta
 from gateway.tenancy.records import Principal
 
@@ -63,7 +64,7 @@ class EmbeddingsEndpoint:
                 prompts_at_a_time=INPUTS_AT_A_TIME,
                 on_metered=state.on_metered,
             )
-            route = Route(parsed.model, parsed.model, parsed.model, RouteReason.EXPLICIT, parsed.model)
+            route = self._route(parsed.model, principal)
             sink = EmbeddingSink(parsed.encoding, echoed(serving, request.service_tier), send)
             await self._pipeline.run(context, route, sink)
 
@@ -73,14 +74,33 @@ class EmbeddingsEndpoint:
         Raises:
             APIError: 400, 403, 404 or, while nothing can be served, 503.
         """
-        require_model(principal, parsed.model)
-        pooling = self._poolings.get(parsed.model)
+        adapter = self._adapter(parsed.model, principal)
+        if adapter is None:
+            require_model(principal, parsed.model)
+        elif not may_use_adapter(principal, parsed.model, adapter):
+            raise model_not_allowed()
+        name = parsed.model if adapter is None else adapter.model
+        pooling = self._poolings.get(name)
         if pooling is None:
-            if self._names.find(parsed.model, principal.policies.routing.aliases) is None:
-                raise model_not_found(parsed.model)
+            if adapter is None and self._names.find(name, principal.policies.routing.aliases) is None:
+                raise model_not_found(name)
             raise invalid("model", f"The model `{parsed.model}` does not support embeddings.", "unsupported_model")
-        parsed.require_vocabulary(find_model(self._services.engine, parsed.model, principal).vocab_size)
+        require_ready(self._services.engine)
+        parsed.require_vocabulary(self._services.engine.models[name].vocab_size)
+        if adapter is not None:
+            require_adapters(self._services.engine, name)
         return pooling
+
+    def _route(self, name: str, principal: Principal) -> Route:
+        adapter = self._adapter(name, principal)
+        if adapter is not None:
+            return adapter_route(name, adapter, principal.tenant_id)
+        return Route(name, name, name, RouteReason.EXPLICIT, name)
+
+    def _adapter(self, name: str, principal: Principal) -> Adapter | None:
+        """The adapter that a name leads to. Aliases are not resolved."""
+        target = self._names.find(name, {}, lambda each: self._services.adapters.find(each, principal))
+        return target if isinstance(target, Adapter) else None
 
 
 class EmbeddingSink:
@@ -105,7 +125,7 @@ class EmbeddingSink:
     async def on_billed(self) -> None:
         run, candidate = self._run, self._run.candidate
         items = [self._items[position] for position in range(run.choices)]
-        answer = body(items, run.context.id, candidate.model.name, self._service_tier, run.usage)
+        answer = body(items, run.context.id, candidate.answer_model, self._service_tier, run.usage)
         headers = rate_headers(run.admission.hold.states) | route_headers(candidate.route)
         await send_body(self._send, 200, answer, headers)
 

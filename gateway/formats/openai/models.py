@@ -1,4 +1,5 @@
-"""GET /v1/models and /v1/models/{id}: the models that the key may use, and aliases and versions of them."""
+"""GET /v1/models and /v1/models/{id}: the models that the key may use, aliases and versions of them, and the tenant's
+adapters, with their base model as `parent`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,29 +7,43 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from gateway.adapters.book import AdapterBook
+from gateway.adapters.names import qualified_name
+from gateway.adapters.records import Adapter
 from gateway.generation.engine_client import EngineClient, ServedModel
 from gateway.generation.lookup import model_not_found
 from gateway.http.request_state import request_state
 from gateway.http.responses import send_body
 from gateway.refusals.refusal import MAX_MODEL_CHARS
 from gateway.routing.names import ModelNames, Pair
+from gateway.routing.router import may_use_adapter
 from gateway.tenancy.records import Principal
 
 
 class ModelCards:
     """Builds the model objects that clients see."""
 
-    def __init__(self, engine: EngineClient, names: ModelNames) -> None:
+    def __init__(self, engine: EngineClient, names: ModelNames, adapters: AdapterBook) -> None:
         self._engine = engine
         self._names = names
+        self._adapters = adapters
 
     def all(self, caller: Principal) -> list[dict[str, Any]]:
-        cards = [self.card(name, caller) for name in self._names.all_names(caller.policies.routing.aliases)]
+        adapters = [adapter.name for adapter in self._adapters.of_tenant(caller.tenant_id)]
+        names = dict.fromkeys((*self._names.all_names(caller.policies.routing.aliases), *adapters))
+        cards = [self.card(name, caller) for name in names]
         return [card for card in cards if card is not None]
 
     def card(self, name: str, caller: Principal) -> dict[str, Any] | None:
         """None: the name is unknown, or the key may not use its model."""
-        target = self._names.find(name, caller.policies.routing.aliases)
+        aliases = caller.policies.routing.aliases
+        target = self._names.find(name, aliases, lambda each: self._adapters.find(each, caller))
+        if isinstance(target, Adapter):
+            if not may_use_adapter(caller, name, target):
+                return None
+            card = _wire(name, [self._engine.models[target.model]])
+            root = qualified_name(target.name, caller.tenant_name)
+            return card | {"owned_by": caller.tenant_name, "root": root, "parent": target.model}
         names = (target.large, target.small) if isinstance(target, Pair) else (target,)
         may_use_all = caller.may_use(name)
         usable = next((each for each in names if each is not None and (may_use_all or caller.may_use(each))), None)

@@ -42,7 +42,7 @@ class Tokenize:
         if not with_bos and not isinstance(prompt, str):
             raise invalid("add_special_tokens", "'add_special_tokens' is only allowed with 'prompt'.")
         caller = request_state(scope).caller()
-        model = find_named(self._names, self._services.engine, model_name, caller)
+        model = find_named(self._names, self._services.engine, self._services.adapters, model_name, caller)
         param = "prompt" if isinstance(prompt, str) else "messages"
         require_tokenizable(param, text_chars(prompt), model.max_model_len)
         headers = await count_request(self._services, self._classes, caller, model)
@@ -80,7 +80,7 @@ class Detokenize:
         tokens = token_ids(as_array(items, "tokens", MAX_DETOKENIZED_TOKENS), "tokens")
         fields.finish({})
         caller = request_state(scope).caller()
-        model = find_named(self._names, self._services.engine, model_name, caller)
+        model = find_named(self._names, self._services.engine, self._services.adapters, model_name, caller)
         if max(tokens) >= model.vocab_size:
             raise invalid(
                 "tokens", f"Invalid 'tokens': a token id is out of vocabulary. The model has {model.vocab_size} tokens."

@@ -5,6 +5,7 @@ second, while loading torch takes several.
 """
 
 from gateway.management.cli import (
+    adapters,
     admin_keys,
     audit,
     bench,
@@ -93,6 +94,23 @@ group(
     "Limits of tenants, keys and models.",
     {"set": limits.set_limits, "list": limits.list_all, "show": limits.show},
 )
+group(
+    app,
+    "adapter",
+    "Fine-tuned adapters (LoRA) of tenants.",
+    {
+        "upload": adapters.upload,
+        "import": adapters.import_folder,
+        "cancel": adapters.cancel,
+        "list": adapters.list_all,
+        "show": adapters.show,
+        "set-weights": adapters.set_weights,
+        "rollback": adapters.rollback,
+        "set-price": adapters.set_price,
+        "delete": adapters.delete,
+    },
+)
+group(app, "adapter-limit", "Limits on tenants' adapters.", policies.commands_of("adapters"))
 group(app, "session", "Stored conversations.", policies.commands_of("session"))
 group(app, "bill-to", "Names and addresses on tenants' invoices.", policies.commands_of("bill_to"))
 group(app, "price", "Prices of models.", {"set": prices.set_price, "list": prices.list_all})

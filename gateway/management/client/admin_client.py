@@ -35,6 +35,16 @@ class AdminClient:
         """The answer of a change: a JSON value."""
         return self._transport.change(name, path, _present(body))
 
+    def store(
+        self,
+        name: str,
+        content: bytes,
+        path: Mapping[str, str] = _EMPTY,
+        query: Mapping[str, str | None] = _EMPTY,
+    ) -> Any:
+        """The answer to the bytes of a file: a JSON value."""
+        return self._transport.store(name, path, _present(query), content)
+
     def items(
         self,
         name: str,

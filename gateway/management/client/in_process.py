@@ -14,10 +14,11 @@ from gateway.config.settings import Settings
 from gateway.config.store_urls import require_sqlite_file
 from gateway.http.errors import APIError
 from gateway.management.client.transport import Refused
-from gateway.management.operations.context import context_from
+from gateway.management.operations.context import context_from, hosting_of
 from gateway.management.operations.local import LocalOperations
 from gateway.management.operations.routes import Document
 from gateway.process.open_limiter import open_limiter
+from gateway.routing.names import ModelNames
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 
@@ -47,6 +48,12 @@ class InProcess:
 
         return _plain(self._run(change()))
 
+    def store(self, name: str, path: Mapping[str, str], query: Mapping[str, str], content: bytes) -> Any:
+        async def store() -> Any:
+            return await (await self._open()).store(name, content, path, query)
+
+        return _plain(self._run(store()))
+
     def close(self) -> None:
         with self._runner:
             self._runner.run(self._opened.aclose())
@@ -69,7 +76,11 @@ class InProcess:
             limiter = open_limiter(settings, replica="")  # a command takes no holds, so it is no replica
             self._opened.push_async_callback(limiter.aclose)
             served = settings.models or None  # without any, flags of turnpike serve will name them
-            self._operations = LocalOperations(context_from(settings, database, pepper, analytics, limiter, served))
+            names = ModelNames(tuple(settings.models), settings.small_models, settings.model_versions, settings.aliases)
+            hosting = hosting_of(settings, settings.models, names.is_taken)
+            self._operations = LocalOperations(
+                context_from(settings, database, pepper, analytics, limiter, served, hosting)
+            )
         return self._operations
 
 

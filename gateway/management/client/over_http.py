@@ -56,13 +56,23 @@ class OverHTTP:
         takes_body = "requestBody" in self._operation(name)[2]
         return self._perform(name, path, "", json.dumps(body).encode() if takes_body else b"")
 
+    def store(self, name: str, path: Mapping[str, str], query: Mapping[str, str], content: bytes) -> Any:
+        return self._perform(name, path, f"?{urlencode(query)}" if query else "", content, "application/octet-stream")
+
     def close(self) -> None:
         self._connection.close()
 
-    def _perform(self, name: str, path: Mapping[str, str], query: str, body: bytes | None) -> Any:
+    def _perform(
+        self,
+        name: str,
+        path: Mapping[str, str],
+        query: str,
+        body: bytes | None,
+        media_type: str = "application/json",
+    ) -> Any:
         method, template, _ = self._operation(name)
         target = template.format(**{key: quote(value, safe="") for key, value in path.items()})
-        return self._request(method, target + query, body)
+        return self._request(method, target + query, body, media_type=media_type)
 
     def _operation(self, name: str) -> tuple[str, str, Mapping[str, Any]]:
         """Method, path and description of an operation.
@@ -99,10 +109,17 @@ class OverHTTP:
             for method, operation in methods.items()
         }
 
-    def _request(self, method: str, target: str, body: bytes | None, timeout_s: float = ANSWER_S) -> Any:
+    def _request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        timeout_s: float = ANSWER_S,
+        media_type: str = "application/json",
+    ) -> Any:
         is_reused = self._has_answered and self._connection.sock is not None
         try:
-            response, content = self._exchange(method, target, body, timeout_s)
+            response, content = self._exchange(method, target, body, timeout_s, media_type)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             if method == "GET" and is_reused:  # the gateway closes idle connections, as behind a pager
@@ -113,14 +130,14 @@ class OverHTTP:
         return self._answer(response.status, response.headers.get_content_type(), content)
 
     def _exchange(
-        self, method: str, target: str, body: bytes | None, timeout_s: float
+        self, method: str, target: str, body: bytes | None, timeout_s: float, media_type: str
     ) -> tuple[http.client.HTTPResponse, bytes]:
         """
         Raises:
             GatewayUnreachable: no connection.
             OSError, HTTPException: the connection broke.
         """
-        headers = {**self._headers, **({"content-type": "application/json"} if body else {})}
+        headers = {**self._headers, **({"content-type": media_type} if body else {})}
         if self._connection.sock is None:
             try:
                 self._connection.connect()

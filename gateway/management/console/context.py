@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
+from gateway.adapters.book import AdapterBook, no_adapters
 from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.billing.price_book import PriceBook
@@ -51,5 +52,6 @@ class ConsoleContext:
     console_sessions: ConsoleSessions
     registry: CollectorRegistry
     settings: Settings
+    adapters: AdapterBook = field(default_factory=no_adapters)
     looks: Looks = field(default_factory=Looks)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

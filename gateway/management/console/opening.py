@@ -31,6 +31,7 @@ def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
         sessions=services.sessions,
         chat=chat,
         authenticator=services.authenticator,
+        adapters=services.adapters,
         console_sessions=ConsoleSessions(admin.context.pepper, admin.context.now),
         registry=services.metrics.registry,
         settings=stages.settings,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gateway.management.console import (
+    adapters,
     administrators,
     alerts,
     audit,
@@ -39,6 +40,7 @@ _MODULES = (
     tenants,
     keys,
     limits,
+    adapters,
     credit,
     invoices,
     prices,

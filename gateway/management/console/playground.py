@@ -109,7 +109,7 @@ async def _page(
         values = {"tenants": await tenant_options(page_request), "has_ended": bool(grant), "speaker": None}
         return Page("playground.html", values)
     tiers = _tiers(context, speaker)
-    cards = ModelCards(context.engine, context.names).all(speaker)
+    cards = ModelCards(context.engine, context.names, context.adapters).all(speaker)
     values = {
         "speaker": speaker,
         "is_tenant": is_tenant,

@@ -74,7 +74,7 @@ class Savings:
         target = self._names.find(requested, {})
         if isinstance(target, Pair):
             return target.large
-        if target is not None:
+        if isinstance(target, str):
             return target if target != routed else None
         # A tenant's own name, which may be for a pair.
         return next((large for large, small in self._names.small_of.items() if routed in (large, small)), None)

@@ -9,7 +9,7 @@ import structlog
 from starlette.datastructures import Headers
 from starlette.routing import Route as PathRoute
 from starlette.routing import Router
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.made_body import document_endpoint
 from gateway.http.middleware import BodyLimit, presented_key
@@ -51,16 +51,13 @@ class AdminApp:
         """The same routes for the console: one lock for all changes of this process."""
         self._describe = document_endpoint(self.document)
         by_path = sorted(routes, key=lambda route: route.path)
-        self._app = BodyLimit(
-            Router(
-                [
-                    PathRoute(PREFIX + path, Resource(tuple(same), changes))
-                    for path, same in groupby(by_path, key=lambda route: route.path)
-                ],
-                redirect_slashes=False,
-                default=_unknown_path,
-            ),
-            MAX_BODY_BYTES,
+        self._app = Router(
+            [
+                PathRoute(PREFIX + path, _bounded(tuple(same), changes))
+                for path, same in groupby(by_path, key=lambda route: route.path)
+            ],
+            redirect_slashes=False,
+            default=_unknown_path,
         )
 
     def document(self) -> dict[str, Any]:
@@ -125,6 +122,12 @@ def with_description(routes: Sequence[Route]) -> tuple[Route, ...]:
     )
     every = (*routes, description)
     return every
+
+
+def _bounded(routes: Sequence[Route], changes: Changes) -> ASGIApp:
+    """The endpoint of one path, with the bound of its bodies."""
+    max_bytes = max([MAX_BODY_BYTES, *(route.octets.max_bytes for route in routes if route.octets is not None)])
+    return BodyLimit(Resource(routes, changes), max_bytes)
 
 
 async def _unknown_path(scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,6 +9,7 @@ import orjson
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from gateway.http import json_body
 from gateway.http.errors import APIError, invalid
 from gateway.http.json_body import read_json
 from gateway.http.request_state import request_state
@@ -21,6 +22,7 @@ from gateway.management.operations.operations import (
     read_path,
     read_texts,
     require_role,
+    require_size,
     typed_errors,
 )
 from gateway.management.operations.roles import Administrator
@@ -81,6 +83,9 @@ class Resource:
         query = read_query(route.query, scope["query_string"])
         if route.read is not None:
             return _answer_of(route, await route.read(OperationInput(administrator, path, query, None)))
+        if route.store is not None:
+            call = OperationInput(administrator, path, query, await _read_octets(route, scope, receive))
+            return _answer_of(route, await route.store(call))
         members = await _read_members(route, scope, receive)
         call = OperationInput(administrator, path, query, read_body(route, members))
         header = Headers(scope=scope).get(HEADER)
@@ -114,6 +119,21 @@ def read_query(members: Mapping[str, Member], query_string: bytes) -> Mapping[st
             raise invalid(name[:64], f"Duplicate parameter: '{name[:64]}'.")
         texts[name] = text
     return read_texts(members, texts)
+
+
+async def _read_octets(route: Route, scope: Scope, receive: Receive) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        APIError: 408, 413 or 415.
+    """
+    assert route.octets is not None
+    media_type = Headers(scope=scope).get("content-type", "application/octet-stream").partition(";")[0].strip().lower()
+    if media_type != "application/octet-stream":
+        raise APIError(415, "The content type must be application/octet-stream.", code="unsupported_media_type")
+    content = await json_body.read_body(receive)
+    require_size(route.octets, content)
+    return content
 
 
 async def _read_members(route: Route, scope: Scope, receive: Receive) -> Mapping[str, Any]:

@@ -103,6 +103,9 @@ def _operation(route: Route) -> dict[str, Any]:
         said["security"] = []
     if route.body is not None:
         said["requestBody"] = {"required": True, "content": {"application/json": {"schema": route.body.describe()}}}
+    if route.octets is not None:
+        schema = {"type": "string", "contentMediaType": "application/octet-stream", "maxLength": route.octets.max_bytes}
+        said["requestBody"] = {"required": True, "content": {"application/octet-stream": {"schema": schema}}}
     return said
 
 
@@ -118,7 +121,7 @@ def _responses(route: Route) -> dict[str, Any]:
     if isinstance(route.answer, Documents):
         content |= {media_type: {"schema": {"type": "string"}} for media_type in route.answer.media_types}
     refusals = _ALWAYS | _OF_INPUT | {404: "Unknown URL or record."}
-    if route.write is not None:
+    if route.read is None:
         refusals |= _OF_BODY
     return {str(route.status): {"description": "Done.", "content": content}} | {
         str(status): {

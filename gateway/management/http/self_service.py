@@ -96,7 +96,7 @@ class OwnLimits:
         own = self._classes.of_tier(caller.tier)
         stated = [each for each in caller.limits if caller.may_use(each.scope_id) or each.kind.value != "model"]
         # No model has this name: of the models' own counters, none is asked for.
-        quotas = limits_for(caller, "", 0, own.limits).quotas
+        quotas = limits_for(caller, (), 0, own.limits).quotas
         answer = {
             "tier": caller.tier,
             "limits": [limits_wire(each) for each in stated],

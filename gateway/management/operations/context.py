@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from gateway.adapters.files import AdapterFiles
+from gateway.adapters.hosting import AdapterHosting
+from gateway.adapters.limits import AdapterLimits
 from gateway.admission import Limiter
 from gateway.analytics import Analytics
 from gateway.billing.analytics_usage import AnalyticsUsage
@@ -32,7 +35,8 @@ class AdminContext:
     """`tiers` are the classes of service that a tenant can be in, each with what binds its tenants where nothing is
     stated for them. `limiter` knows where counters stand. `declared_prices`: models whose price the settings
     state. `served_models`: those that this gateway serves; None: not known. `journal_path`: of this gateway's usage.
-    `invoice_grace_s`, `gpu_hour_dollars` and `accept_unsigned_until` are settings; `invoice_terms` is made of some."""
+    `invoice_grace_s`, `gpu_hour_dollars` and `accept_unsigned_until` are settings; `invoice_terms` is made of some.
+    `adapters`: None: this process takes no adapters."""
 
     database: AsyncEngine
     pepper: bytes = field(repr=False)
@@ -47,6 +51,7 @@ class AdminContext:
     accept_unsigned_until: datetime | None = None
     served_models: frozenset[str] | None = None
     invoice_terms: InvoiceTerms = NO_TERMS
+    adapters: AdapterHosting | None = None
 
     @property
     def signatures(self) -> SignaturePolicy:
@@ -79,6 +84,7 @@ def context_from(
     analytics: Analytics,
     limiter: Limiter,
     served_models: Iterable[str] | None,
+    adapters: AdapterHosting | None = None,
 ) -> AdminContext:
     """The context of a process with these settings, on what it has opened by them."""
     return AdminContext(
@@ -94,6 +100,7 @@ def context_from(
         accept_unsigned_until=settings.usage_accept_unsigned_until,
         served_models=None if served_models is None else frozenset(served_models),
         invoice_terms=terms_from(settings),
+        adapters=adapters,
     )
 
 
@@ -102,4 +109,21 @@ def terms_from(settings: "Settings") -> InvoiceTerms:
     issuer = Party(settings.issuer_name, settings.issuer_address, settings.issuer_tax_id)
     return InvoiceTerms(
         issuer, payment_days=settings.invoice_payment_days, tax_rate=parse_tax_rate(settings.invoice_tax_percent)
+    )
+
+
+def hosting_of(
+    settings: "Settings", checkpoints: Mapping[str, Path], is_taken: Callable[[str], bool]
+) -> AdapterHosting:
+    """The hosting of adapters by the settings. `checkpoints`: of the models that take adapters. `is_taken`: whether a
+    name leads to a model for all tenants."""
+    stated = settings.adapters
+    return AdapterHosting(
+        AdapterFiles(settings.adapters_folder),
+        checkpoints,
+        is_taken,
+        stated.max_rank,
+        stated.max_bytes,
+        AdapterLimits(stated.tenant_adapters, stated.tenant_bytes),
+        stated.roots,
     )

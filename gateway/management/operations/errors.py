@@ -2,6 +2,15 @@
 
 from collections.abc import Mapping
 
+from gateway.adapters.errors import (
+    AdapterConflict,
+    AdapterError,
+    AdapterLimitExceeded,
+    InvalidAdapter,
+    UnknownAdapter,
+    UnknownAdapterUpload,
+    UnsupportedAdapterFiles,
+)
 from gateway.analytics import AnalyticsAway
 from gateway.billing.errors import (
     BooksDiffer,
@@ -59,6 +68,12 @@ _ANSWERS: Mapping[type[OperatorError], tuple[int, str, str | None]] = {
     InvoiceSettled: (409, "invoice_settled", None),
     CreditTooLarge: (409, "credit_too_large", "nanodollars"),
     IdempotencyConflict: (409, "idempotency_key_reused", HEADER),
+    UnknownAdapter: (404, "adapter_not_found", None),
+    UnknownAdapterUpload: (404, "upload_not_found", None),
+    InvalidAdapter: (400, "invalid_value", None),
+    UnsupportedAdapterFiles: (400, "unsupported_adapter", None),
+    AdapterConflict: (409, "adapter_conflict", None),
+    AdapterLimitExceeded: (409, "adapter_limit_exceeded", None),
 }
 """Status, code, and the field at fault where it is always the same."""
 
@@ -67,6 +82,8 @@ def as_admin_error(error: OperatorError) -> APIError | None:
     """The answer to an error of tenancy or billing; None for any other error."""
     if type(error) in _ANSWERS:
         status, code, param = _ANSWERS[type(error)]
+        if isinstance(error, AdapterError):
+            param = error.param
         message = str(error)
         return APIError(status, f"{message[:1].upper()}{message[1:]}.", param=param, code=code)
     if isinstance(error, InvalidPolicy):

@@ -53,6 +53,7 @@ _LINE_MEMBERS: dict[str, Member | Kind] = {
     "line": Integer(1),
     "usage_month": MONTH,
     "model": MODEL_NAME,
+    "adapter_id": Member(Text(96, 0), "The tenant's adapter of the model; empty: none."),
     "tier": Text(64),
     "price_version": Text(255),
     "events": _COUNT,

@@ -38,6 +38,16 @@ class LocalOperations:
         """The answer of a change, as its record describes it."""
         return await self._operations.change(name, self._administrator, "", path, body)
 
+    async def store(
+        self,
+        name: str,
+        content: bytes,
+        path: Mapping[str, str] = _EMPTY,
+        query: Mapping[str, str] = _EMPTY,
+    ) -> Any:
+        """The answer to the bytes of a file, as its record describes it."""
+        return await self._operations.store(name, self._administrator, content, path, query)
+
 
 def local_administrator(uid: int) -> Administrator:
     """A user of this machine as an administrator. The audit log names the user."""

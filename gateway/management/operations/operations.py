@@ -17,7 +17,7 @@ from gateway.management.operations.change import Changes
 from gateway.management.operations.errors import as_admin_error, not_found
 from gateway.management.operations.idempotency import KeptAnswer, Repetition, keep, kept_answer, repetition_of
 from gateway.management.operations.roles import Administrator
-from gateway.management.operations.routes import PATH_KINDS, PREFIX, OperationInput, Route
+from gateway.management.operations.routes import PATH_KINDS, PREFIX, Octets, OperationInput, Route
 from gateway.management.operations.schema import ListOf, Member, Record, without_secrets
 
 _NOTHING: Record[dict[str, Any]] = Record("Nothing", dict)
@@ -65,6 +65,16 @@ def read_body(route: Route, members: Mapping[str, Any]) -> Any:
         APIError: 400 naming the member at fault.
     """
     return (route.body or _NOTHING).read(members, "")
+
+
+def require_size(octets: Octets, content: bytes) -> None:
+    """
+    Raises:
+        APIError: 413, the body is too large.
+    """
+    if len(content) > octets.max_bytes:
+        message = f"Request body too large. The maximum is {octets.max_bytes} bytes."
+        raise APIError(413, message, code="request_too_large")
 
 
 @contextmanager
@@ -148,6 +158,24 @@ class Operations:
             )
             answer = await make_change(self._changes, route, call, request_id, repetition)
         return orjson.loads(answer.body) if isinstance(answer, KeptAnswer) else answer
+
+    async def store(
+        self,
+        name: str,
+        administrator: Administrator,
+        content: bytes,
+        path: Mapping[str, str] = _EMPTY,
+        query: Mapping[str, str] = _EMPTY,
+    ) -> Any:
+        """Take the bytes of a file. The answer as its record describes it."""
+        route = self._routes[name]
+        assert route.store is not None, name
+        assert route.octets is not None, name
+        require_role(route, administrator)
+        require_size(route.octets, content)
+        with typed_errors():
+            call = OperationInput(administrator, read_path(path), read_texts(route.query, query), content)
+            return await route.store(call)
 
     def body_of(self, name: str, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """A form's fields as the JSON members that the route takes, by its own kinds. An empty text is an absent

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from gateway.adapters.limits import ADAPTER_LIMITS
 from gateway.common.model_names import MODEL_NAME
 from gateway.common.party import MAX_ADDRESS_CHARS, MAX_ADDRESS_LINES, MAX_NAME_CHARS, MAX_TAX_ID_CHARS
 from gateway.management.operations.change import Change
@@ -248,6 +249,28 @@ POLICIES = (
                 "sliding drops the oldest turns; summary has a model summarise them, at the tenant's cost. Default: "
                 "the setting session_window.",
             )
+        },
+    ),
+    Policy(
+        name="adapters",
+        title="Adapters",
+        schema="AdapterLimits",
+        path="adapter-limits",
+        resource="adapter_limits",
+        about="the limits on a tenant's adapters",
+        table=ADAPTER_LIMITS,
+        applied="It holds for uploads from then on.",
+        settings={
+            "max_adapters": Setting(
+                Integer(0, 1_000_000),
+                "Adapters",
+                "Maximum number of adapters. Default: the setting tenant_adapters of [adapters].",
+            ),
+            "max_bytes": Setting(
+                Integer(0, 2**53 - 1),
+                "Bytes of adapters",
+                "Maximum size of all versions of its adapters. Default: the setting tenant_bytes of [adapters].",
+            ),
         },
     ),
     Policy(

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from gateway.adapters.tables import AdapterRow
 from gateway.billing.books import lock_books
 from gateway.billing.errors import InvalidPrice
 from gateway.billing.money import dollars_per_million
@@ -58,7 +59,10 @@ PRICE = answer(
 )
 _NEW_PRICE_MEMBERS: dict[str, Member | Kind] = {
     **PRICE.members,
-    "served": nullable(Boolean(), "Whether this gateway serves a model of that name; null: not known."),
+    "served": nullable(
+        Boolean(),
+        "Whether it is of a served model or an adapter; null: not known.",
+    ),
 }
 CREATED_PRICE = answer("CreatedPriceVersion", _NEW_PRICE_MEMBERS)
 
@@ -106,7 +110,7 @@ async def list_prices(context: AdminContext, call: OperationInput) -> Any:
         "NewPrice",
         NewPrice,
         {
-            "model": Member(MODEL_NAME),
+            "model": Member(MODEL_NAME, "A served name, or the id of a tenant's adapter."),
             "input": Member(_NUMBER, _PER_MILLION),
             "cached_input": optional(_NUMBER, "Price of prompt tokens from the prefix cache. Default: as input."),
             "output": Member(_NUMBER, _PER_MILLION),
@@ -128,7 +132,8 @@ async def create_price(context: AdminContext, change: Change, call: OperationInp
     version = _wire(await add_version(change.connection, terms, body.effective_from, change.at))
     change.record("create", "price", version["id"][:128], after=version)
     served = context.served_models
-    return version | {"served": None if served is None else body.model in served}
+    is_adapter = await change.connection.scalar(select(AdapterRow.id).where(AdapterRow.id == body.model)) is not None
+    return version | {"served": None if served is None else is_adapter or body.model in served}
 
 
 async def declare_prices(changes: Changes, prices: Mapping[str, Sequence[Decimal]]) -> tuple[PriceVersion, ...]:

@@ -1,6 +1,8 @@
 """All routes of the admin API."""
 
 from gateway.management.operations import (
+    adapter_uploads,
+    adapters,
     administrators,
     audit_entries,
     costs,
@@ -37,6 +39,8 @@ _MODULES = (
     invoices,
     credit,
     costs,
+    adapters,
+    adapter_uploads,
     audit_entries,
     administrators,
 )

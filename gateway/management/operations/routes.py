@@ -24,6 +24,10 @@ PATH_KINDS: Mapping[str, Text] = {
     "request_id": Text(255, 1, pattern="[A-Za-z0-9._:-]+"),
     "invoice_number": Text(64, 1, pattern="[A-Za-z0-9-]+"),
     "month": Text(7, 7, pattern="[0-9]{4}-(0[1-9]|1[0-2])"),
+    "adapter_name": Text(63, 1, pattern="[a-z0-9][a-z0-9._-]*"),
+    "adapter_version": Text(9, 1, pattern="[1-9][0-9]*"),
+    "upload_id": Text(32, 32, pattern="[0-9a-f]{32}"),
+    "adapter_file": Text(32, 1, pattern="adapter_config[.]json|adapter_model[.]safetensors"),
 }
 """Values of path parameters. Any other value is answered 404."""
 
@@ -56,13 +60,20 @@ class Documents:
     media_types: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Octets:
+    """A body that is not JSON: at most `max_bytes` bytes as they are."""
+
+    max_bytes: int
+
+
 Read = Callable[[OperationInput], Awaitable[Any]]
 Write = Callable[[Change, OperationInput], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """`read` or `write`, one of the two. `allowed` has no default: a route says who may."""
+    """`read`, `write` or `store`, one of the three. `allowed` has no default: a route says who may."""
 
     name: str
     """The operation's id in the OpenAPI document."""
@@ -77,8 +88,13 @@ class Route:
     status: int = 200
     query: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
     body: Record[Any] | None = None
+    octets: Octets | None = None
+    """The body of a `store`."""
     read: Read | None = None
     write: Write | None = None
+    store: Read | None = None
+    """Takes the bytes of a file, as `body` of its input, outside any transaction. It has no audit entry: the write that
+    uses the file has."""
     prepare: Read | None = None
     """Reads the slow inputs of a write before its transaction begins, so that other writes do not wait for them."""
 
@@ -92,7 +108,8 @@ class Route:
 
     def check(self) -> None:
         """A route that declares itself wrongly is a bug that no request should have to find."""
-        assert (self.read is None) != (self.write is None), self.name
+        assert [self.read, self.write, self.store].count(None) == 2, self.name
+        assert (self.store is None) == (self.octets is None), self.name
         assert (self.method == "GET") == (self.read is not None), f"{self.name}: GET reads, everything else writes"
         assert set(self.path_names) <= PATH_KINDS.keys(), self.name
         assert self.allowed, f"{self.name}: no role may call it"
@@ -131,6 +148,13 @@ class Routes:
         """Declare a write."""
         declared = {"method": method, "path": path, "allowed": allowed, "answer": answer, "status": status}
         return self._declare("write", prepare, body=body, **declared)
+
+    def store(
+        self, path: str, allowed: frozenset[Role], answer: Kind, octets: Octets, *, query: Query = MappingProxyType({})
+    ) -> Callable[[H], H]:
+        """Declare a write of a file's bytes."""
+        declared: dict[str, Any] = {"path": path, "allowed": allowed, "answer": answer, "query": query}
+        return self._declare("store", method="PUT", octets=octets, **declared)
 
     def bind(self, context: AdminContext) -> list[Route]:
         """The routes with their handlers on a context, as declared."""

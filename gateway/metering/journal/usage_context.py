@@ -32,6 +32,7 @@ class UsageContext:
     served_model: str
     model_version: str
     route_reason: str
+    adapter_id: str = ""
     price: Price
     opened_ms: int
 
@@ -107,6 +108,7 @@ def event_of(
         served_model=usage_context.served_model,
         model_version=usage_context.model_version,
         route_reason=usage_context.route_reason,
+        adapter_id=usage_context.adapter_id,
         prompt_tokens=progress.prompt_tokens,
         cached_tokens=progress.cached_tokens,
         completion_tokens=progress.completion_tokens,

@@ -3,7 +3,7 @@
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from enum import IntEnum
 
-ABI = 15
+ABI = 16
 """TP_ABI."""
 
 
@@ -125,6 +125,31 @@ class Mixture(Structure):
     )
 
 
+class LowRankPart(Structure):
+    """TpLowRankPart."""
+
+    _fields_ = (
+        ("first", c_int64),
+        ("outputs", c_int64),
+        ("rank", c_int64),
+        ("inputs", c_int64),
+        ("down", c_void_p),
+        ("up", c_void_p),
+    )
+
+
+class Adapter(Structure):
+    """TpAdapter."""
+
+    _fields_ = (("change", c_void_p),)
+
+
+class Adapters(Structure):
+    """TpAdapters."""
+
+    _fields_ = (("slots", c_int64), ("rank", c_int64), ("slot", c_void_p), ("of_row", c_void_p))
+
+
 class Rows(Structure):
     """TpRows."""
 
@@ -135,6 +160,7 @@ class Rows(Structure):
         ("context_lens", c_void_p),
         ("block_tables", c_void_p),
         ("block_table_stride", c_int64),
+        ("adapters", c_void_p),
     )
 
 
@@ -296,6 +322,10 @@ SIGNATURES = {
     "tp_mixture": (None, (_AT, _AT, _COUNT, _AT, _COUNT, _COUNT, c_int32, _AT, _COUNT, _AT)),
     "tp_head_products_scratch_bytes": (c_int64, (_AT, _COUNT, _COUNT)),
     "tp_head_products": (None, (_AT, _COUNT, _AT, _COUNT, _COUNT, _COUNT, _AT, _COUNT, _COUNT, _AT)),
+    "tp_low_rank_bytes": (c_int64, (_AT, _COUNT, _AT, _COUNT)),
+    "tp_pack_low_rank": (c_int64, (_AT, _COUNT, _AT, _COUNT, _AT)),
+    "tp_adapted_product_scratch_bytes": (c_int64, (_AT, _AT)),
+    "tp_adapted_product": (None, (_AT, _AT, _COUNT, _AT, _COUNT, c_int32, _AT, _COUNT, _AT)),
     "tp_rotate_and_store": (None, (_AT, _AT, _AT, _COUNT, _AT)),
     "tp_attend_scratch_bytes": (c_int64, (_AT, _AT)),
     "tp_attend": (None, (_AT, _AT, _AT, _COUNT, _AT, _COUNT, _AT, _COUNT, _AT)),

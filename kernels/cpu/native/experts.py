@@ -7,14 +7,20 @@ import numpy as np
 from kernels.arrays import FLOAT32, Array, Floats, Ints, address, aligned_bytes
 from kernels.cpu.native import abi
 from kernels.cpu.native.library import load
-from kernels.cpu.native.linear import GATED, NativeLinear, widened
+from kernels.cpu.native.linear import GATED, Change, NativeLinear, widened
 from kernels.weights import ExpertWeights, MlpWeights, RoutingRule
 
 
-def mlp(weights: MlpWeights[NativeLinear], x: Array, store: abi.Store) -> Floats:
-    """A gated MLP: float32 [T, H] from bf16 [T, H]."""
-    inner = weights.gate_up.gated(x, store)
-    return weights.down.wide(inner[:, : weights.down.in_features])
+def mlp(
+    weights: MlpWeights[NativeLinear],
+    x: Array,
+    store: abi.Store,
+    gate_up: Change | None = None,
+    down: Change | None = None,
+) -> Floats:
+    """A gated MLP: float32 [T, H] from bf16 [T, H]. `gate_up` and `down`: what adapters add to these products."""
+    inner = weights.gate_up.gated(x, store, gate_up)
+    return weights.down.wide(inner[:, : weights.down.in_features], down)
 
 
 class NativeMixture:

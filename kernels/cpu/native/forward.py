@@ -6,6 +6,7 @@ import numpy as np
 
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints, address, aligned_bytes
 from kernels.cpu.native import abi
+from kernels.cpu.native.adapters import AdapterTable, adapters_at
 from kernels.cpu.native.experts import NativeMixture
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import NativeEmbedding, NativeLinear
@@ -24,13 +25,14 @@ class NativeForward:
     """Computes with a float32 residual stream and bf16 inputs of products.
 
     `expert_tokens`: tokens that each expert has computed since the start, over all layers, int64 [experts]; empty
-    without experts. Structs are built once and updated at each step; the scratch memory is kept and grows with the
-    largest step. Not reentrant.
+    without experts. `adapters`: those that rows may have; None: none. Structs are built once and updated at each step;
+    the scratch memory is kept and grows with the largest step. Not reentrant.
     """
 
     def __init__(self, shape: ModelShape, weights: NativeWeights) -> None:
         library = load()
         assert library is not None, "there is no native library"
+        self.adapters: AdapterTable | None = None
         self._library = library
         self._weights = weights
         self._vectors: list[Floats] = []
@@ -87,6 +89,7 @@ class NativeForward:
         struct = self._rows
         struct.rows, struct.tokens = len(query_lens), len(token_ids)
         struct.query_lens, struct.context_lens = address(query_lens), address(context_lens)
+        struct.adapters = adapters_at(rows, self.adapters)
         self._model.kv = abi.KV.INT8 if kv.dtype == _INT8 else abi.KV.BF16
         counts = None if wanted is None else wanted_of_rows(wanted, query_lens)
         wanted_at = None if counts is None else address(counts)

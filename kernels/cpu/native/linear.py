@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import numpy as np
@@ -19,6 +19,18 @@ PAIR = 16
 
 GATED = frozenset({abi.Store.SILU_MUL, abi.Store.GELU_MUL, abi.Store.CLAMPED_MUL})
 """Stores that multiply ups by a function of their gates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The changes of adapters to a product.
+
+    rows_at: address of a TpRows with adapters, whose tokens are the product's rows. product: the number of the product,
+    see `kernels.cpu.native.adapters.product_number`.
+    """
+
+    rows_at: int
+    product: int
 
 
 def takes(format: str, in_features: int) -> bool:
@@ -57,17 +69,17 @@ class NativeLinear:
         self._struct_at = ctypes.addressof(self.struct)
         self._columns = int(self.struct.part[0].inputs)
 
-    def __call__(self, x: Array) -> Array:
-        return self._product(x, BFLOAT16, abi.Store.BF16)
+    def __call__(self, x: Array, change: Change | None = None) -> Array:
+        return self._product(x, BFLOAT16, abi.Store.BF16, change)
 
-    def wide(self, x: Array) -> Floats:
+    def wide(self, x: Array, change: Change | None = None) -> Floats:
         """float32 [T, out]: the unrounded sums."""
-        return self._product(x, FLOAT32, abi.Store.FLOAT32)
+        return self._product(x, FLOAT32, abi.Store.FLOAT32, change)
 
-    def gated(self, x: Array, store: abi.Store) -> Array:
+    def gated(self, x: Array, store: abi.Store, change: Change | None = None) -> Array:
         """bf16 [T, out / 2] of a weight from `pack_gate_up`: one of `GATED` of its gates and ups."""
         assert store in GATED, f"{store.name} does not multiply"
-        return self._product(x, BFLOAT16, store)
+        return self._product(x, BFLOAT16, store, change)
 
     def rows(self, indices: Sequence[int] | Ints) -> Floats:
         """float32 [n, in] of some outputs, as a product computes with them."""
@@ -93,7 +105,7 @@ class NativeLinear:
         bias_at = None if self._bias is None else address(self._bias[first:])
         return abi.Weight(number, part.input_scale or 0.0, part.out_features, columns, address(packed), bias_at)
 
-    def _product(self, x: Array, dtype: Dtype, store: abi.Store) -> Array:
+    def _product(self, x: Array, dtype: Dtype, store: abi.Store, change: Change | None) -> Array:
         assert x.dtype == self.dtype, f"x is {x.dtype}"
         assert x.shape[1] == self.in_features, f"x is {x.shape}, the weight takes {self.in_features}"
         if self._columns != self.in_features:
@@ -103,13 +115,33 @@ class NativeLinear:
         count = x.shape[0]
         halves = 2 if store in GATED else 1
         y = np.empty((count, self.out_features // halves), dtype)
+        stride = x.strides[0] // x.itemsize
+        if change is not None:
+            self._adapted_product(change, x, stride, store, y)
+            return y
         size = self._library.tp_product_scratch_bytes(self._struct_at, count)
         scratch = aligned_bytes(size)
-        stride = x.strides[0] // x.itemsize
         self._library.tp_product(
             self._struct_at, address(x), stride, count, store, address(y), y.shape[1], address(scratch)
         )
         return y
+
+    def _adapted_product(self, change: Change, x: Array, stride: int, store: abi.Store, y: Array) -> None:
+        rows_at = change.rows_at
+        tokens = abi.Rows.from_address(rows_at).tokens
+        assert tokens == len(x), f"{len(x)} rows of {tokens} tokens"
+        scratch = aligned_bytes(self._library.tp_adapted_product_scratch_bytes(self._struct_at, rows_at))
+        self._library.tp_adapted_product(
+            self._struct_at,
+            rows_at,
+            change.product,
+            address(x),
+            stride,
+            store,
+            address(y),
+            y.shape[1],
+            address(scratch),
+        )
 
 
 class NativeEmbedding:

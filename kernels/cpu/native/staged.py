@@ -11,15 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from kernels.adapters import AdaptedProduct
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints, address, aligned_bytes
 from kernels.cpu.native import abi
+from kernels.cpu.native.adapters import AdapterTable, adapters_at, product_number
 from kernels.cpu.native.delta import NativeDelta, gate
 from kernels.cpu.native.experts import NativeMixture, mlp
 from kernels.cpu.native.forward import NativeLayer, NativeWeights, expert_counts, wanted_of_rows
 from kernels.cpu.native.heads import HeadProducts
 from kernels.cpu.native.layer_inputs import NativeLayerInputs
 from kernels.cpu.native.library import load
-from kernels.cpu.native.linear import NativeLinear
+from kernels.cpu.native.linear import Change, NativeLinear
 from kernels.host import StepRows
 from kernels.layout import HeadShape, block_numbers, int8_layer_bytes
 from kernels.weights import ExpertWeights, HeadNorms, LatentWeights, MlpWeights, ModelShape
@@ -64,12 +66,13 @@ class StagedForward:
     """Computes with a float32 residual stream and bf16 inputs of products.
 
     `expert_tokens`: tokens that each expert has computed since the start, over all layers, int64 [experts]; empty
-    without experts. Not reentrant.
+    without experts. `adapters`: those that rows may have; None: none. Not reentrant.
     """
 
     def __init__(self, shape: ModelShape, weights: NativeWeights) -> None:
         library = load()
         assert library is not None, "there is no native library"
+        self.adapters: AdapterTable | None = None
         self._library = library
         self._shape, self._weights = shape, weights
         self._store = _STORES[shape.activation]
@@ -125,9 +128,12 @@ class StagedForward:
                 mixed = self._attention(index, layer, x, rows, kv, kept, held)
             else:
                 mixed = self._recurrence(index, layer, x, rows)
-                mixed = mixed if kept is None else mixed[kept]
+                if kept is not None:
+                    mixed = mixed[kept]
+                    self._keep(kept, rows, held)
             residual = residual if kept is None else residual[kept]
-            self._add(residual, layer.output.wide(mixed), layer.attention_output_norm)
+            attended = layer.output.wide(mixed, self._change(index, "output"))
+            self._add(residual, attended, layer.attention_output_norm)
             self._add(residual, self._feed_forward(index, layer, residual), layer.mlp_output_norm)
             if layer.layer_input is not None and inputs is not None:
                 own = inputs[:, index] if kept is None else inputs[kept, index]
@@ -164,9 +170,7 @@ class StagedForward:
         heads_at, rows_at = ctypes.addressof(self._rotating[index]), ctypes.addressof(self._rows)
         self._library.tp_rotate_and_store(heads_at, rows_at, address(qkv), qkv.shape[1], kv_at)
         if kept is not None:
-            counts = wanted_of_rows(kept, rows.query_lens)
-            held.append(counts)
-            self._rows.query_lens, self._rows.tokens = address(counts), len(kept)
+            self._keep(kept, rows, held)
             qkv, x = qkv[kept], x[kept]
         attended = self._attend(index, qkv, kv_at)
         if isinstance(layer.qkv, LatentWeights):
@@ -180,6 +184,7 @@ class StagedForward:
         struct = self._rows
         struct.rows, struct.tokens = len(rows.query_lens), int(rows.query_lens.sum())
         struct.query_lens, struct.context_lens = address(rows.query_lens), address(rows.context_lens)
+        struct.adapters = adapters_at(rows, self.adapters)
         for heads in self._heads:
             heads.kv = abi.KV.INT8 if kv.dtype == _INT8 else abi.KV.BF16
         if self._shape.blocks is not None:
@@ -190,6 +195,18 @@ class StagedForward:
             for heads in self._heads:
                 heads.kv_block_bytes = block_bytes
         return [rows.query_lens, rows.context_lens]
+
+    def _keep(self, kept: Ints, rows: StepRows, held: list[Array]) -> None:
+        """Reduce the struct's rows to the tokens `kept`."""
+        counts = wanted_of_rows(kept, rows.query_lens)
+        held.append(counts)
+        self._rows.query_lens, self._rows.tokens = address(counts), len(kept)
+
+    def _change(self, layer: int, product: AdaptedProduct) -> Change | None:
+        """The changes of the adapters of the struct's rows to a product; None if no row has one."""
+        if not self._rows.adapters:
+            return None
+        return Change(ctypes.addressof(self._rows), product_number(layer, product))
 
     def _point_at(self, tables: Ints) -> None:
         """Read and write KV by these block tables, which live as long as the step's rows."""
@@ -222,16 +239,16 @@ class StagedForward:
         """qkv bf16 [T, (Hq + 2 Hkv) D], or queries and keys [T, (Hq + Hkv) D], or queries alone [T, Hq D]."""
         if isinstance(layer.qkv, LatentWeights):
             return self._of_latents(layer.qkv, x)
-        heads = self._shape.heads_of(index)
+        heads, change = self._shape.heads_of(index), self._change(index, "qkv")
         if not self._has_kv[index]:
-            return layer.qkv(x)
+            return layer.qkv(x, change)
         if not heads.has_values:
-            projected = layer.qkv(x)
+            projected = layer.qkv(x, change)
             return np.concatenate((projected, projected[:, -heads.kv_heads * heads.dim :]), axis=1)
         norms = layer.head_norms
         if norms is None or not norms.whole:
-            return layer.qkv(x)
-        wide = layer.qkv.wide(x)
+            return layer.qkv(x, change)
+        wide = layer.qkv.wide(x, change)
         qkv = wide.astype(BFLOAT16)
         first = 0
         for weight in (norms.query, norms.key):
@@ -299,7 +316,7 @@ class StagedForward:
     def _feed_forward(self, index: int, layer: NativeLayer, residual: Floats) -> Floats:
         x = self._input(residual, layer.mlp_norm)
         if isinstance(layer.mlp, MlpWeights):
-            return mlp(layer.mlp, x, self._store)
+            return mlp(layer.mlp, x, self._store, self._change(index, "gate_up"), self._change(index, "down"))
         if layer.expert_norms is None:
             return self._mixtures[index](x)
         norms = layer.expert_norms

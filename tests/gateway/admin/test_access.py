@@ -23,8 +23,15 @@ _NOTHING: Any = None
 ROUTES: tuple[Route, ...] = with_description(
     admin_routes(AdminContext(_NOTHING, PEPPER, TIERS, _NOTHING, _NOTHING, _NOTHING, invoice_grace_s=0))
 )
-IN_PATHS = {"tenant_id": "00000000-0000-0000-0000-000000000000", "key_id": "000000000000", "month": "2026-01"}
-WRITES = [route for route in ROUTES if route.write is not None]
+IN_PATHS = {
+    "tenant_id": "00000000-0000-0000-0000-000000000000",
+    "key_id": "000000000000",
+    "month": "2026-01",
+    "upload_id": "0" * 32,
+    "adapter_version": "1",
+    "adapter_file": "adapter_config.json",
+}
+WRITES = [route for route in ROUTES if route.read is None]
 
 
 def path_of(route: Route) -> str:
@@ -52,7 +59,7 @@ def test_a_viewer_changes_nothing_and_an_admin_may_do_all() -> None:
 
 
 def test_a_viewer_reads_everything_and_billing_all_but_the_audit_log() -> None:
-    reads = [route for route in ROUTES if route.write is None]
+    reads = [route for route in ROUTES if route.read is not None]
     assert [route.name for route in reads if Role.VIEWER not in route.allowed] == []
     kept = {route.path for route in reads if Role.BILLING not in route.allowed}
     assert kept == {"/audit", "/audit/verification"}

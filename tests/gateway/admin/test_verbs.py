@@ -34,10 +34,17 @@ NO_COMMAND = {
     "replaceLimits": "limit set changes some limits, by updateLimits",
     "replaceRoutingPolicy": "route set changes some settings, by updateRoutingPolicy",
     "replaceSessionWindow": "session set changes some settings, by updateSessionWindow",
+    "replaceAdapterLimits": "adapter-limit set changes some settings, by updateAdapterLimits",
     "replaceBillTo": "bill-to set changes some settings, by updateBillTo",
 }
 NOT_IN_CONSOLE = {
     "describe": "for programs",
+    "createAdapterUpload": "files of 100 MB and more: turnpike adapter upload",
+    "readAdapterUpload": "as createAdapterUpload",
+    "storeAdapterFile": "as createAdapterUpload",
+    "completeAdapterUpload": "as createAdapterUpload",
+    "deleteAdapterUpload": "as createAdapterUpload",
+    "updateAdapterLimits": "the form shows all settings and replaces them",
     "readCosts": "a report of the operator's costs: turnpike cost show",
     "listStatedLimits": "a tenant's page has its limits",
     "updateLimits": "the form shows all limits of a scope and replaces them",

@@ -48,6 +48,7 @@ def some_events(count: int) -> list[UsageEvent]:
             event_id=UUID(int=chance.getrandbits(128)),
             sequence=sequence,
             tier_served=chance.choice(["premium", "standard"]),
+            adapter_id=chance.choice(["", "support:aaaaaaaaaaaa", "sql:bbbbbbbbbbbb"]),
             engine_ns=chance.randrange(2**50),
             recompute_ns={tier: chance.randrange(2**40) for tier in ("premium", "batch") if chance.random() < 0.5},
         )

@@ -59,7 +59,7 @@ class Gateway:
     async def quotas(self):
         keys = PrepaidKeys(self._tenants, self._credit._database, self.journal.follow_credit)
         principal = (await keys.active_keys([self._key]))[self._key].principal
-        return limits_for(principal, "m", 1000, Limits()).quotas
+        return limits_for(principal, ("m",), 1000, Limits()).quotas
 
     async def begin(self, limiter: Limiter, tokens: int) -> None:
         self._served += 1

@@ -20,9 +20,9 @@ async def test_credit_comes_with_the_key(database: AsyncEngine) -> None:
     found = await PrepaidKeys(store, database).active_keys(list(keys.values()))
     before, after = (found[keys[name]].principal for name in ("before", "after"))
     assert (before.credit_nanodollars, after.credit_nanodollars) == (4_000, None)
-    (quota,) = limits_for(before, "m", 100, Limits()).quotas
+    (quota,) = limits_for(before, ("m",), 100, Limits()).quotas
     assert (quota.scope.measure, quota.limit) == (Measure.CREDIT_NANODOLLARS, 4_000)
-    assert limits_for(after, "m", 100, Limits()).quotas == ()
+    assert limits_for(after, ("m",), 100, Limits()).quotas == ()
 
 
 async def test_what_was_taken_back_is_no_credit(database: AsyncEngine) -> None:
@@ -31,7 +31,7 @@ async def test_what_was_taken_back_is_no_credit(database: AsyncEngine) -> None:
     key = (await store.create_key("acme")).record.public_id
     await CreditWriter(database).add("acme", -1, "an old debt", "1")
     principal = (await PrepaidKeys(store, database).active_keys([key]))[key].principal
-    (quota,) = limits_for(principal, "m", 100, Limits()).quotas
+    (quota,) = limits_for(principal, ("m",), 100, Limits()).quotas
     assert quota.limit == 0
 
 

@@ -64,7 +64,7 @@ def test_who_only_counts_is_counted_as_a_request_and_as_no_tokens(client, authen
     assert client.post(path, json=body).status_code == 200
     refused = client.post(path, json=body)
     assert (refused.status_code, refused.headers["x-ratelimit-remaining-requests"]) == (429, "0")
-    states = asyncio.run(limiter.usage(limits_for(authenticator.principals[KEY], "tiny", 512, Limits()).quotas))
+    states = asyncio.run(limiter.usage(limits_for(authenticator.principals[KEY], ("tiny",), 512, Limits()).quotas))
     used = {state.quota.scope.measure: (state.used, state.held) for state in states}
     assert used == {Measure.REQUESTS_PER_MINUTE: (2, 0), Measure.TOKENS_PER_MINUTE: (0, 0), Measure.CONCURRENT: (0, 0)}
     assert engine.calls == []

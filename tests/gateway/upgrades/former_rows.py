@@ -51,6 +51,8 @@ def _rows(columns: str, *rows: tuple[Any, ...]) -> list[dict[str, Any]]:
 
 _LINE = {"invoice_number": INVOICE, "usage_month": "2026-02", "served_model": "smollm2", "price_version": PRICE}
 
+_UPLOADED = {"adapter_config.json": {"bytes": 1, "sha256": "d" * 64}}
+
 ROWS: Mapping[str, list[dict[str, Any]]] = {
     "tenants": [
         {"id": ACME, "name": "acme", "tier": "premium", "created_at": EARLY, "disabled_at": None},
@@ -132,6 +134,22 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
     "bill_to": [{"tenant_id": ACME, **BILL_TO}],
     "session_windows": [{"tenant_id": ACME, "policy": "summary"}],
     "ended_console_sessions": [{"id": "AAAAAAAAAAAAAAAAAAAAAA", "over_at": LATER}],
+    "adapters": _rows(
+        "id tenant_id name model weights previous price_multiplier revision created_at deleted_at",
+        ("support:aaaaaaaaaaaa", ACME, "support", "smollm2", {"1": 90, "2": 10}, {"1": 100}, "1.5", 3, EARLY, None),
+        ("support:bbbbbbbbbbbb", ACME, "support", "smollm2", {"1": 100}, None, "1", 2, EARLY, LATER),
+    ),
+    "adapter_versions": _rows(
+        "adapter_id number digest rank targets parameters bytes created_at deleted_at",
+        ("support:aaaaaaaaaaaa", 1, "a" * 64, 16, ["q_proj", "v_proj"], 1000, 2048, EARLY, None),
+        ("support:aaaaaaaaaaaa", 2, "b" * 64, 16, ["q_proj", "v_proj"], 1000, 2048, LATER, None),
+        ("support:bbbbbbbbbbbb", 1, "c" * 64, 8, ["q_proj"], 500, 1024, EARLY, None),
+    ),
+    "adapter_uploads": _rows(
+        "id tenant_id name model files activate created_at expires_at",
+        ("0" * 32, ACME, "support", "smollm2", dict(_UPLOADED), True, EARLY, LATER),
+    ),
+    "adapter_limits": [{"tenant_id": ACME, "max_adapters": 5, "max_bytes": 2**40}],
     "console_links": [{"digest": bytes(32), "key_id": "adminkey0001", "expires_at": LATER}],
 }
 """By table, each after those it refers to. A row has all columns that its table ever had; a revision takes its own."""

@@ -1,6 +1,6 @@
 """The SQL store of each former revision, filled, comes up to date with all that is in it, and means what it meant."""
 
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
@@ -11,6 +11,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import migrations
+from gateway.adapters.limits import ADAPTER_LIMITS, AdapterLimits
+from gateway.adapters.queries import AdapterStore, kept_digests
 from gateway.billing.credit import CreditStore
 from gateway.billing.invoice_rows import find_invoices
 from gateway.billing.price_store import PriceStore
@@ -78,6 +80,8 @@ async def test_what_a_former_version_wrote_means_the_same(revision: str, empty_d
         if "audit_log" in filled:
             await _administrators_are_known(database)
         await _tenants_wishes_are_known(database, filled)
+        if "adapters" in filled:
+            await _adapters_are_served(database)
     finally:
         await database.dispose()
 
@@ -128,6 +132,7 @@ async def _books_agree(database: AsyncEngine, *, with_terms: bool) -> None:
     else:
         assert (invoice.terms, invoice.due_date, invoice.status) == (NO_TERMS, None, "open")
     for line in invoice.statement.lines:
+        assert (line.key.adapter_id, line.key.price_version) == ("", PRICE)
         assert line.price == version.price(line.key.tier_served)
     assert await CreditStore(database).granted_nanodollars(ACME) == 5_000_000_000
     async with database.connect() as connection:
@@ -154,3 +159,13 @@ async def _tenants_wishes_are_known(database: AsyncEngine, filled: set[str]) -> 
     routing = stated if "routing_policies" in filled else RoutingPolicy()
     window = SessionWindow.SUMMARY if "session_windows" in filled else None
     assert found == TenantPolicies(routing, SessionPolicy(window))
+
+
+async def _adapters_are_served(database: AsyncEngine) -> None:
+    [adapter] = await AdapterStore(database).adapters()
+    assert (adapter.id, adapter.model, adapter.price_multiplier) == ("support:aaaaaaaaaaaa", "smollm2", Decimal("1.5"))
+    assert (adapter.serving, adapter.previous) == ({1: 90, 2: 10}, {1: 100})
+    assert [version.digest for version in adapter.versions] == ["a" * 64, "b" * 64]
+    async with database.connect() as connection:
+        assert await ADAPTER_LIMITS.read(connection, ACME) == AdapterLimits(5, 2**40)
+        assert await kept_digests(connection, datetime.now(UTC)) == {"a" * 64, "b" * 64}

@@ -12,8 +12,8 @@ from kernels.adapter_sizes import LayerSizes, ProductSize
 from kernels.adapters import NO_ADAPTER, AdaptedProduct, AdapterWeights, LayerAdapter, LowRankPart
 from kernels.reference_adapters import ReferenceAdapters, token_adapters
 from kernels.step import Row
-from kernels.triton import adapter_memory
-from kernels.triton.adapter_memory import AdapterMemory, adapter_bytes
+from kernels.triton import adapter_slots
+from kernels.triton.adapter_slots import TritonAdapters, adapter_bytes
 from kernels.triton.tuning_adapters import FEW_TOKENS, MANY_TOKENS, SPLIT_INPUTS, adapter_tile
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_product, random
 from tests.support.tiny_adapters import random_adapter
@@ -28,10 +28,10 @@ SLOTS = 20
 
 def memories(
     dtype: torch.dtype, ranks: Sequence[int], max_rank: int = 16, slots: int = SLOTS
-) -> tuple[AdapterMemory, ReferenceAdapters]:
+) -> tuple[TritonAdapters, ReferenceAdapters]:
     """With an adapter of each rank in slots 0, 1, ..."""
     memory, reference = (
-        AdapterMemory(LAYERS, slots, max_rank, dtype, DEVICE),
+        TritonAdapters(LAYERS, slots, max_rank, dtype, DEVICE),
         ReferenceAdapters(LAYERS, slots, max_rank),
     )
     for slot, rank in enumerate(ranks):
@@ -50,7 +50,7 @@ def step(slots: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor
     return torch.from_numpy(rows).to(DEVICE), each, each.long(), adapters
 
 
-def added(memory: AdapterMemory | ReferenceAdapters, slots: Sequence[int], dtype: torch.dtype) -> list[torch.Tensor]:
+def added(memory: TritonAdapters | ReferenceAdapters, slots: Sequence[int], dtype: torch.dtype) -> list[torch.Tensor]:
     """Each product of tokens with these adapters, and what they add."""
     of_step = memory.of_step(*step(slots))
     results = []
@@ -104,7 +104,7 @@ def test_large_tiles_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None
     slots = [0] * 70 + [1, NO_ADAPTER, 2] * 3
     assert (adapter_tile(len(slots)), adapter_tile(257)) == (FEW_TOKENS, MANY_TOKENS)
     small = added(memory, slots, torch.bfloat16)
-    monkeypatch.setattr(adapter_memory, "adapter_tile", lambda tokens: MANY_TOKENS)
+    monkeypatch.setattr(adapter_slots, "adapter_tile", lambda tokens: MANY_TOKENS)
     assert all(map(torch.equal, small, added(memory, slots, torch.bfloat16)))
 
 
@@ -127,7 +127,7 @@ def test_a_part_over_several_projections_and_two_within_one() -> None:
     part = partial(np.random.default_rng(0).standard_normal, dtype=np.float32)
     wide = LowRankPart(part((4, 40)), part((60, 4)), 10)
     narrow = [LowRankPart(part((2, 40)), part((20, 2)), first) for first in (0, 25)]
-    memory, reference = AdapterMemory(LAYERS, 2, 8, torch.float32, DEVICE), ReferenceAdapters(LAYERS, 2, 8)
+    memory, reference = TritonAdapters(LAYERS, 2, 8, torch.float32, DEVICE), ReferenceAdapters(LAYERS, 2, 8)
     for slot, parts in enumerate(((wide,), narrow)):
         weights = AdapterWeights([LayerAdapter(qkv=tuple(parts)), LayerAdapter()])
         memory.put(slot, memory.pack(weights))
@@ -156,8 +156,8 @@ def test_slots_are_replaced_in_place() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="ranks up to 64, not 65; use device cpu"):
-        AdapterMemory(LAYERS, 1, 65, torch.float32, DEVICE)
-    memory = AdapterMemory(LAYERS, 1, 9, torch.float32, DEVICE)
+        TritonAdapters(LAYERS, 1, 65, torch.float32, DEVICE)
+    memory = TritonAdapters(LAYERS, 1, 9, torch.float32, DEVICE)
     assert memory.memory.nbytes == adapter_bytes(LAYERS, 1, 9, torch.float32)
     memory.pack(random_adapter(LAYERS, 1, 16))
     with pytest.raises(ValueError, match="an adapter of rank 32 in slots of rank 16"):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels import reference
+from kernels.ops import CheckedRows
 from kernels.reference_ops import ReferenceOps
 from kernels.triton import norms
 from tests.support.kernel_tensors import DEVICE, DTYPES, assert_close, random
@@ -44,6 +45,36 @@ def test_add_branch(dtype: torch.dtype, scalar: float, with_next: bool, with_nor
     assert total is residual
     assert_close(total, expected_total)
     assert_close(normed, expected)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("number", [float("inf"), -float("inf"), float("nan")])
+@pytest.mark.parametrize("width", [16, 80])
+@pytest.mark.parametrize("with_norm", [True, False])
+def test_rows_that_are_checked_are_finite_if_all_their_numbers_are(number: float, width: int, with_norm: bool) -> None:
+    branch = torch.zeros(6, width, device=DEVICE)
+    residual = torch.ones(6, width, device=DEVICE)
+    weight = torch.full((width,), 2.0, device=DEVICE)
+    branch[2, width - 1] = branch[4, 0] = number
+    own = weight if with_norm else None
+    plain, _ = norms.add_branch(branch, own, residual.clone(), weight, 1e-5)
+    expected = CheckedRows.empty(6, width, torch.float32, DEVICE)
+    ReferenceOps(DEVICE, torch.float32).add_branch(branch, own, residual.clone(), weight, 1e-5, into=expected)
+    into = CheckedRows.empty(8, width, torch.float32, DEVICE).first(6)
+    normed, _ = norms.add_branch(branch, own, residual, weight, 1e-5, into=into)
+    assert normed is into.rows
+    torch.testing.assert_close(normed, plain, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(into.finite, expected.finite)
+    assert into.finite.tolist() == [1, 1, 0, 1, 0, 1]
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+def test_a_weight_that_overflows_the_dtype_breaks_a_row() -> None:
+    x = torch.tensor([[1.0, 2.0], [0.0, 0.0]], dtype=torch.float16, device=DEVICE)
+    weight = torch.full((2,), 60_000.0, dtype=torch.float16, device=DEVICE)
+    into = CheckedRows.empty(2, 2, torch.float16, DEVICE)
+    norms.add_branch(torch.zeros_like(x), None, x, weight, 1e-5, into=into)
+    assert into.finite.tolist() == [0, 1]
 
 
 def test_the_sum_is_rounded_before_it_is_normed() -> None:

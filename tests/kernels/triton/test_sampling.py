@@ -1,12 +1,13 @@
 """Drawn tokens are the reference's, whatever the rows ask for, and those of a row alone are those of a full step."""
 
+import itertools
 import math
 
 import pytest
 import torch
 
 from kernels import reference
-from kernels.ops import SamplingColumns
+from kernels.ops import FiniteTokens, SamplingColumns
 from kernels.triton.bitmask import mask_rows
 from kernels.triton.sampling import sample, sample_slots
 from tests.support.kernel_tensors import DEVICE, DTYPES
@@ -32,8 +33,8 @@ def test_steps_of_every_kind(vocab_size: int, dtype: torch.dtype) -> None:
     logits = random_logits(9, vocab_size, dtype)
     reference.mask_logits(logits, bitmask)
     expected_logits = logits.clone()
-    expected, _ = reference.sample_slots(expected_logits, columns, ROW_SLOTS, POSITIONS)
-    ids, finite = sample_slots(logits, columns, ROW_SLOTS, POSITIONS, uses_thresholds=True, uses_penalties=True)
+    expected, _, _ = reference.sample_slots(expected_logits, columns, ROW_SLOTS, POSITIONS)
+    ids, finite, _ = sample_slots(logits, columns, ROW_SLOTS, POSITIONS, uses_thresholds=True, uses_penalties=True)
     clear = margins(expected_logits, by_rows(columns, ROW_SLOTS, POSITIONS)) > MARGIN
     if dtype == torch.float32:  # greedy rows tie in narrow ones
         assert int(clear.sum()) >= 8
@@ -45,8 +46,8 @@ def test_plain_steps() -> None:
     """Without thresholds and penalties only the columns of the draw itself matter."""
     columns = slot_columns(8, 5003, inverse_temperature=[0.5] * 8, noise_scale=[1.0, 0.0] * 4)
     logits = random_logits(9, 5003)
-    expected, _ = reference.sample_slots(logits, columns, ROW_SLOTS, POSITIONS)
-    ids, finite = sample_slots(logits, columns, ROW_SLOTS, POSITIONS, uses_thresholds=False, uses_penalties=False)
+    expected, _, _ = reference.sample_slots(logits, columns, ROW_SLOTS, POSITIONS)
+    ids, finite, _ = sample_slots(logits, columns, ROW_SLOTS, POSITIONS, uses_thresholds=False, uses_penalties=False)
     assert margins(logits, by_rows(columns, ROW_SLOTS, POSITIONS)).min() > MARGIN
     assert ids.tolist() == expected.tolist()
     assert finite.all()
@@ -88,7 +89,7 @@ def test_rows_that_are_not_sound_are_told_and_harm_no_other() -> None:
         )
         for each in (logits, sound)
     ]
-    (ids, finite), (sound_ids, all_finite) = drawn
+    (ids, finite, _), (sound_ids, all_finite, _) = drawn
     assert finite.tolist() == reference.finite_rows(logits).tolist() == [True, False, False, False, True, False]
     assert all_finite.all()
     assert ids[finite].tolist() == sound_ids[finite].tolist()
@@ -96,13 +97,40 @@ def test_rows_that_are_not_sound_are_told_and_harm_no_other() -> None:
     assert int(ids.max()) < vocab_size
 
 
+@pytest.mark.parametrize("drafts", [False, True])
+def test_draws_of_rows_with_hidden_states_that_are_not_finite_are_not_sound(drafts: bool) -> None:
+    """Rows of one token, of a few and of many, or with a draw after each token of some."""
+    lengths = [1, 3, 700, 1, 2, 300]
+    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=DEVICE)
+    owners = [0, 1, 1, 1, 2, 3, 4, 4, 5] if drafts else list(range(6))
+    rows = torch.tensor(owners, dtype=torch.int32, device=DEVICE) if drafts else None
+    draws, vocab_size = len(owners), 2500
+    logits = random_logits(draws, vocab_size)
+    logits[1] = math.nan
+    slots, positions = torch.zeros(draws, dtype=torch.int32, device=DEVICE), torch.arange(draws, device=DEVICE)
+    for broken in ((), (0,), (1,), (3,), (4,), (703,), (704,), (705, 260), (1006,), (707, 1)):
+        flags = torch.ones(sum(lengths), dtype=torch.int8, device=DEVICE)
+        flags[list(broken)] = 0
+        hidden = FiniteTokens(flags, starts, rows)
+        expected = reference.sample_slots(logits, slot_columns(1, vocab_size), slots, positions, hidden)
+        uses = {"uses_thresholds": False, "uses_penalties": False}
+        drawn = sample_slots(logits, slot_columns(1, vocab_size), slots, positions, **uses, hidden=hidden)
+        assert drawn.finite is not None
+        assert expected.finite is not None
+        assert drawn.finite.tolist() == expected.finite.tolist()
+        assert drawn.sound.tolist() == expected.sound.tolist()
+        assert torch.equal(drawn.ids[drawn.sound], expected.ids[drawn.sound])
+
+
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     columns = every_kind(1025)
     logits = random_logits(9, 1025)
-    together, _ = sample_slots(logits.clone(), columns, ROW_SLOTS, POSITIONS, uses_thresholds=True, uses_penalties=True)
+    together, _, _ = sample_slots(
+        logits.clone(), columns, ROW_SLOTS, POSITIONS, uses_thresholds=True, uses_penalties=True
+    )
     for row in (0, 3, 4, 8):
         one = slice(row, row + 1)
-        alone, _ = sample_slots(
+        alone, _, _ = sample_slots(
             logits[one].clone(), columns, ROW_SLOTS[one], POSITIONS[one], uses_thresholds=True, uses_penalties=True
         )
         assert alone.tolist() == together[one].tolist()
@@ -132,7 +160,7 @@ def test_draws_follow_the_softmax() -> None:
     draws, temperature = 300, 0.8
     logits = torch.tensor([1.0, 0.0, -0.5, 0.7, -1.0, 0.2], device=DEVICE)
     columns = slot_columns(1, 6, inverse_temperature=[1 / temperature], seeds=[2024])
-    ids, _ = sample_slots(
+    ids, _, _ = sample_slots(
         logits.repeat(draws, 1),
         columns,
         torch.zeros(draws, dtype=torch.int32, device=DEVICE),
@@ -148,5 +176,5 @@ def test_draws_follow_the_softmax() -> None:
 def _draw_plainly(logits: torch.Tensor, columns: SamplingColumns, slots: list[int]) -> tuple[list[int], list[bool]]:
     row_slots = torch.tensor(slots, dtype=torch.int32, device=DEVICE)
     positions = torch.arange(len(slots), device=DEVICE)
-    ids, finite = sample_slots(logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False)
+    ids, finite, _ = sample_slots(logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False)
     return ids.tolist(), finite.tolist()

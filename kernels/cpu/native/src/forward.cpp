@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "adapters/adapted.h"
 #include "threads/team.h"
 #include "turnpike.h"
 
@@ -72,6 +73,11 @@ struct Arena {
         scratch = end;
     }
 };
+
+const TpLinear& linear_of(const TpLayer& layer, TpAdapted adapted) {
+    const TpLinear* const linears[] = {&layer.qkv, &layer.output, &layer.gate_up, &layer.down};
+    return *linears[adapted];
+}
 
 TpHeads heads_of(const TpModel& model, const TpLayer& layer) {
     const bool whole = layer.whole_norms != 0;
@@ -170,7 +176,7 @@ class Step {
         if (layer.whole_norms != 0) {
             project_and_norm(layer);
         } else {
-            product(layer.qkv, normed_, widths_.normed, TP_STORE_BF16, qkv_, widths_.qkv);
+            product(layer, TP_ADAPTED_QKV, normed_, widths_.normed, TP_STORE_BF16, qkv_, widths_.qkv);
         }
         const TpHeads heads = heads_of(model_, layer);
         tp_rotate_and_store(&heads, &rows_, qkv_, widths_.qkv, kv_layer);
@@ -192,7 +198,7 @@ class Step {
     void attend(const TpLayer& layer, const void* kv_layer) {
         const TpHeads heads = heads_of(model_, layer);
         tp_attend(&heads, &rows_, qkv_, widths_.qkv, kv_layer, layer.window, attended_, widths_.attended, scratch_);
-        product(layer.output, attended_, widths_.attended, TP_ADD_FLOAT32, residual_, widths_.residual);
+        product(layer, TP_ADAPTED_OUTPUT, attended_, widths_.attended, TP_ADD_FLOAT32, residual_, widths_.residual);
     }
 
     void feed_forward(const TpLayer& layer) {
@@ -202,8 +208,8 @@ class Step {
                        widths_.residual, scratch_);
             return;
         }
-        product(layer.gate_up, normed_, widths_.normed, TP_STORE_SILU_MUL, activated_, widths_.inner);
-        product(layer.down, activated_, widths_.inner, TP_ADD_FLOAT32, residual_, widths_.residual);
+        product(layer, TP_ADAPTED_GATE_UP, normed_, widths_.normed, TP_STORE_SILU_MUL, activated_, widths_.inner);
+        product(layer, TP_ADAPTED_DOWN, activated_, widths_.inner, TP_ADD_FLOAT32, residual_, widths_.residual);
     }
 
     void finish(uint16_t* hidden) {
@@ -220,7 +226,7 @@ class Step {
     // qkv with norms of all heads at once.
     void project_and_norm(const TpLayer& layer) {
         const int64_t stride = widths_.qkv, tokens = rows_.tokens;
-        product(layer.qkv, normed_, widths_.normed, TP_STORE_FLOAT32, wide_qkv_, stride);
+        product(layer, TP_ADAPTED_QKV, normed_, widths_.normed, TP_STORE_FLOAT32, wide_qkv_, stride);
         int64_t first = 0;
         const std::pair<const float*, int64_t> norms[] = {{layer.query_norm, model_.query_heads}, {layer.key_norm, model_.kv_heads}};
         for (const auto& [weight, heads] : norms) {
@@ -232,8 +238,15 @@ class Step {
         tp::run(round_range, &values, tokens, ROUNDED_TOKENS);
     }
 
-    void product(const TpLinear& linear, const uint16_t* x, int64_t x_stride, TpStore store, void* y, int64_t y_stride) {
-        tp_product(&linear, x, x_stride, rows_.tokens, store, y, y_stride, scratch_);
+    void product(const TpLayer& layer, TpAdapted adapted, const uint16_t* x, int64_t x_stride, TpStore store, void* y,
+                 int64_t y_stride) {
+        const TpLinear& linear = linear_of(layer, adapted);
+        if (rows_.adapters == nullptr) {
+            tp_product(&linear, x, x_stride, rows_.tokens, store, y, y_stride, scratch_);
+            return;
+        }
+        const int64_t number = TP_ADAPTED * (&layer - model_.layer) + adapted;
+        tp::adapted_product(linear, rows_, number, x, x_stride, store, y, y_stride, scratch_);
     }
 
     const TpModel& model_;
@@ -264,7 +277,8 @@ extern "C" int64_t tp_forward_scratch_bytes(const TpModel* model, const TpRows* 
             phase = std::max(phase, bytes);
         }
         for (const TpLinear* linear : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
-            phase = std::max(phase, tp_product_scratch_bytes(linear, rows->tokens));
+            phase = std::max(phase, rows->adapters == nullptr ? tp_product_scratch_bytes(linear, rows->tokens)
+                                                              : tp::adapted_product_scratch_bytes(*linear, *rows));
         }
         if (layer.mixture != nullptr) {
             phase = std::max(phase, tp_mixture_scratch_bytes(layer.mixture, rows->tokens));

@@ -12,7 +12,7 @@
 extern "C" {
 
 // Changes with every function or struct here; the loader rejects a library with another number.
-constexpr int32_t TP_ABI = 15;
+constexpr int32_t TP_ABI = 16;
 int32_t tp_abi();
 
 // The instruction sets that kernels are compiled for. `tp_use_level` sets the highest one to use and returns the one in use.
@@ -151,6 +151,43 @@ int64_t tp_mixture_scratch_bytes(const TpMixture* mixture, int64_t rows);
 void tp_mixture(const TpMixture* mixture, const uint16_t* x, int64_t x_stride, const uint16_t* routed, int64_t routed_stride,
                 int64_t rows, int32_t store, float* y, int64_t y_stride, void* scratch);
 
+// --- Adapters ------------------------------------------------------------------------------------------------------
+
+// Low-rank changes of products (LoRA, Hu et al., arXiv 2106.09685); see `kernels.adapters`. A part adds up (down x) to the
+// outputs [first, first + outputs) of a product: down float32 [rank, inputs], up float32 [outputs, rank], finite.
+struct TpLowRankPart {
+    int64_t first, outputs, rank, inputs;
+    const float* down;
+    const float* up;
+};
+
+// Packs the parts of an adapter's change of a product, of distinct outputs, in bf16 for this linear. `gated_pairs`: of gates
+// and ups in blocks of 16 by 16, how many there are of each, which parts count one after the other; 0: of other outputs.
+// Returns the ranks of all parts, filled up. Computes in the calling thread alone, at any time. `packed`:
+// `tp_low_rank_bytes` bytes, aligned to 64.
+int64_t tp_low_rank_bytes(const TpLinear* linear, int64_t gated_pairs, const TpLowRankPart* parts, int64_t count);
+int64_t tp_pack_low_rank(const TpLinear* linear, int64_t gated_pairs, const TpLowRankPart* parts, int64_t count, void* packed);
+
+// The products of a layer that adapters change.
+enum TpAdapted : int32_t {
+    TP_ADAPTED_QKV = 0,
+    TP_ADAPTED_OUTPUT = 1,
+    TP_ADAPTED_GATE_UP = 2,
+    TP_ADAPTED_DOWN = 3,
+};
+constexpr int32_t TP_ADAPTED = 4;
+
+struct TpAdapter {
+    const void* const* change;  // packed, of the product `TP_ADAPTED` layer + TpAdapted; null: unchanged
+};
+
+// The adapters of a step's rows. `rank`: at least that of every packed change, a multiple of 16.
+struct TpAdapters {
+    int64_t slots, rank;
+    const TpAdapter* const* slot;  // [slots]: null where no row has that slot
+    const int64_t* of_row;         // [R]: the slot of each row's adapter, or -1
+};
+
 // --- A step ----------------------------------------------------------------------------------------------------
 
 // The rows of a step; see `kernels.ops.AttentionMetadata`. Row i has `query_lens[i]` tokens, the last ones of the
@@ -161,7 +198,15 @@ struct TpRows {
     const int64_t* context_lens;
     const int64_t* block_tables;
     int64_t block_table_stride;
+    const TpAdapters* adapters;  // null: no row has one
 };
+
+// As `tp_product`, of the tokens of the rows, which have adapters: `product` is the number of the change. It is added to the
+// float32 sums before they are stored. Rows without an adapter have the bits of `tp_product`. A row's result depends on that row
+// and its adapter alone, to the bit. `scratch`: `tp_adapted_product_scratch_bytes` bytes, aligned to 64.
+int64_t tp_adapted_product_scratch_bytes(const TpLinear* linear, const TpRows* rows);
+void tp_adapted_product(const TpLinear* linear, const TpRows* rows, int64_t product, const uint16_t* x, int64_t x_stride,
+                        int32_t store, void* y, int64_t y_stride, void* scratch);
 
 // Storage format of a layer's KV: blocks of 16 tokens. Slots past a row's context are not used.
 enum TpKv : int32_t {

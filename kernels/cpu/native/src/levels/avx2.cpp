@@ -4,11 +4,13 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
+#include "adapters/low_rank.h"
 #include "attention/attention.h"
 #include "attention/attention_ahead.h"
 #include "delta/delta.h"
@@ -66,6 +68,19 @@ namespace delta_level {
 
 }  // namespace delta_level
 
+namespace adapters_level {
+
+#define REGISTER_BYTES 32
+#include "levels/vectors.h"
+
+constexpr int SHRUNK_TOKENS = 3;  // 12 sums, 2 weights and an input of 16 registers
+
+#include "adapters/low_rank_rows.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace adapters_level
+
 namespace logits_level {
 
 #define REGISTER_BYTES 32
@@ -100,6 +115,12 @@ const AttentionKernels ATTENTION_AVX2[] = {attention_level::KERNELS_OF<attention
                                            attention_level::KERNELS_OF<attention_level::Int8>};
 
 void bf16_block_avx2(const Product& product, int64_t block) { bf16_level::all_rows(product, block); }
+
+void shrink_block_avx2(const Shrink& shrink, int64_t block, int64_t first, int64_t last) {
+    adapters_level::shrink_block(shrink, block, first, last);
+}
+
+void expand_avx2(const Added& added, int64_t half, float* sums) { adapters_level::expand(added, half, sums); }
 
 const LogitPasses avx2_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
                                        logits_level::count_above, logits_level::split,  logits_level::draw};

@@ -3,11 +3,13 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <utility>
 
+#include "adapters/low_rank.h"
 #include "attention/attention.h"
 #include "attention/attention_ahead.h"
 #include "delta/delta.h"
@@ -50,6 +52,18 @@ namespace delta_level {
 
 }  // namespace delta_level
 
+namespace adapters_level {
+
+#include "levels/vectors.h"
+
+constexpr int SHRUNK_TOKENS = 6;  // 24 sums, 2 weights and an input of 32 registers
+
+#include "adapters/low_rank_rows.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace adapters_level
+
 namespace logits_level {
 
 #include "levels/vectors.h"
@@ -80,6 +94,12 @@ namespace norms_level {
 
 const AttentionKernels ATTENTION_AVX512[] = {attention_level::KERNELS_OF<attention_level::Bf16>,
                                              attention_level::KERNELS_OF<attention_level::Int8>};
+
+void shrink_block_avx512(const Shrink& shrink, int64_t block, int64_t first, int64_t last) {
+    adapters_level::shrink_block(shrink, block, first, last);
+}
+
+void expand_avx512(const Added& added, int64_t half, float* sums) { adapters_level::expand(added, half, sums); }
 
 const LogitPasses avx512_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
                                          logits_level::count_above, logits_level::split,  logits_level::draw};

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "adapters/low_rank.h"
 #include "attention/attention.h"
 #include "attention/attention_ahead.h"
 #include "delta/delta.h"
@@ -64,6 +65,19 @@ namespace delta_level {
 
 }  // namespace delta_level
 
+namespace adapters_level {
+
+#define REGISTER_BYTES 16
+#include "levels/vectors.h"
+
+constexpr int SHRUNK_TOKENS = 2;  // 8 sums, 2 weights and an input of 16 registers
+
+#include "adapters/low_rank_rows.inl"
+
+#undef REGISTER_BYTES
+
+}  // namespace adapters_level
+
 namespace logits_level {
 
 #define REGISTER_BYTES 16
@@ -98,6 +112,12 @@ const AttentionKernels ATTENTION_PORTABLE[] = {attention_level::KERNELS_OF<atten
                                                attention_level::KERNELS_OF<attention_level::Int8>};
 
 void bf16_block_portable(const Product& product, int64_t block) { bf16_level::all_rows(product, block); }
+
+void shrink_block_portable(const Shrink& shrink, int64_t block, int64_t first, int64_t last) {
+    adapters_level::shrink_block(shrink, block, first, last);
+}
+
+void expand_portable(const Added& added, int64_t half, float* sums) { adapters_level::expand(added, half, sums); }
 
 const LogitPasses portable_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
                                            logits_level::count_above, logits_level::split,  logits_level::draw};

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "adapters/low_rank.h"
 #include "turnpike.h"
 
 namespace tp {
@@ -10,7 +11,7 @@ namespace tp {
 constexpr int64_t BLOCK_OUTPUTS = 32;  // outputs that a kernel computes at a time, in every format
 
 // One product with one weight. `prepared` is what `Format::prepare` made of each row, `prepared_bytes` apart, where the
-// format wants that.
+// format wants that. `added`: of each row, what its adapter adds to the sums; null: no row has one.
 struct Product {
     const TpWeight* weight;
     const uint16_t* x;
@@ -22,6 +23,9 @@ struct Product {
     int64_t y_stride;
     int64_t next_block;  // this thread's next block, to be prefetched; -1: unknown
     bool follows;        // whether this block was some block's next
+    const Added* added = nullptr;
+    Expand expand = nullptr;
+    int64_t first_half = 0;  // of the weight's outputs among the halves of all of the product's
 };
 
 // A format at one level of the processor. Outputs are filled up to whole blocks; what is past them is not stored.

@@ -30,6 +30,12 @@ inline void store_sums(const Product& product, int64_t block, int64_t row, Float
         first += load_numbers(weight.bias + output, low);
         second += load_numbers(weight.bias + output + LANES, high);
     }
+    if (product.added != nullptr && product.added[row].change != nullptr) {
+        alignas(64) float added[BLOCK_OUTPUTS];
+        product.expand(product.added[row], product.first_half + 2 * block, added);
+        first += load_floats(added);
+        second += load_floats(added + LANES);
+    }
     switch (product.store) {
         case TP_STORE_BF16: {
             uint16_t* y = row_of<uint16_t>(product, row, output);

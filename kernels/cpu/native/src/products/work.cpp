@@ -63,6 +63,7 @@ Product product_of_panel(const Work& work, const Part& part, int64_t row) {
     product.rows = std::min(work.panel_rows, work.rows - row);
     product.x += row * product.x_stride;
     product.prepared += row * product.prepared_bytes;
+    product.added = product.added == nullptr ? nullptr : product.added + row;
     product.y = static_cast<char*>(product.y) + row * product.y_stride * number_bytes;
     return product;
 }
@@ -156,7 +157,7 @@ Work work_of(const TpLinear& linear, const uint16_t* x, int64_t x_stride, int64_
             prepared += rows * bytes;
         }
         part.product = {&weight, x, x_stride, rows, rows_at, bytes, store,
-                        static_cast<char*>(y) + offset_of(first_output, store), y_stride, -1, false};
+                        static_cast<char*>(y) + offset_of(first_output, store), y_stride, -1, false, nullptr, nullptr, 0};
         part.first_block = work.blocks;
         part.blocks = (weight.outputs + BLOCK_OUTPUTS - 1) / BLOCK_OUTPUTS;
         work.blocks += part.blocks;
@@ -164,6 +165,14 @@ Work work_of(const TpLinear& linear, const uint16_t* x, int64_t x_stride, int64_
     }
     work.panel_rows = panel_rows(rows, bytes_of_row);
     return work;
+}
+
+void add_to_rows(Work* work, const Added* added) {
+    for (Part* part = work->part; part < work->part + work->parts; ++part) {
+        part->product.added = added;
+        part->product.expand = low_rank_kernels().expand;
+        part->product.first_half = 2 * part->first_block;
+    }
 }
 
 void run_products(Work* works, int64_t count) {

@@ -37,6 +37,9 @@ int64_t prepared_row_bytes(const TpLinear& linear);
 Work work_of(const TpLinear& linear, const uint16_t* x, int64_t x_stride, int64_t rows, TpStore store, void* y,
              int64_t y_stride, char* prepared);
 
+// Adds to the product's rows what is `added` to each.
+void add_to_rows(Work* work, const Added* added);
+
 // Computes products that do not depend on each other, together: threads wait for each other once after the rows are
 // prepared, and once at the end.
 void run_products(Work* works, int64_t count);

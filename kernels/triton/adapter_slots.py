@@ -40,14 +40,14 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedAdapter:
+class PinnedAdapter:
     """numbers: the products as they lie in a slot. ranks: int32 [products]. Both on the host, pinned for a GPU."""
 
     numbers: Tensor
     ranks: Tensor
 
 
-class AdapterMemory:
+class TritonAdapters:
     """A `kernels.device_adapters.DeviceAdapters`."""
 
     def __init__(
@@ -65,14 +65,14 @@ class AdapterMemory:
         self.memory = torch.zeros((slots, self.max_rank * base), dtype=dtype, device=device)
         self.ranks = torch.zeros((slots, len(self._places)), dtype=torch.int32, device=device)
         self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
-        self._sent: dict[int, tuple[PackedAdapter, torch.cuda.Event | None]] = {}
+        self._sent: dict[int, tuple[PinnedAdapter, torch.cuda.Event | None]] = {}
         """By slot, what was put there last, and the event after its copies."""
 
     @property
     def slots(self) -> int:
         return len(self.memory)
 
-    def pack(self, weights: AdapterWeights) -> PackedAdapter:
+    def pack(self, weights: AdapterWeights) -> PinnedAdapter:
         """See `DeviceAdapters`."""
         check_adapter(weights, self._layers)
         rank = rank_bucket(max((self._rank_of(key, weights) for key in self._places), default=1))
@@ -88,9 +88,9 @@ class AdapterMemory:
                 down = of_product[:downs].view(len(size.parts), rank, size.inputs)
                 _fill(down, of_product[downs:].view(size.outputs, rank), size, parts)
                 ranks[place.number] = rank
-        return PackedAdapter(numbers, ranks)
+        return PinnedAdapter(numbers, ranks)
 
-    def put(self, slot: int, packed: PackedAdapter | None) -> None:
+    def put(self, slot: int, packed: PinnedAdapter | None) -> None:
         """See `DeviceAdapters`."""
         assert 0 <= slot < self.slots, f"slot {slot} of {self.slots}"
         self._sent.pop(slot, None)
@@ -141,7 +141,7 @@ class AdapterMemory:
 class AdaptedStep:
     """The adapters of a step's tokens, a `StepAdapters`. `tiles`: of tokens, by slot."""
 
-    def __init__(self, memory: AdapterMemory, tiles: ExpertTiles, tokens: int) -> None:
+    def __init__(self, memory: TritonAdapters, tiles: ExpertTiles, tokens: int) -> None:
         self._memory, self._tiles, self._tokens = memory, tiles, tokens
 
     def add(self, layer: int, product: AdaptedProduct, y: Tensor, x: Tensor) -> Tensor:
