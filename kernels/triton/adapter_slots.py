@@ -64,7 +64,7 @@ class TritonAdapters:
         self._on_gpu, self._device, self._dtype = device.type == "cuda", device, dtype
         self.memory = torch.zeros((slots, self.max_rank * base), dtype=dtype, device=device)
         self.ranks = torch.zeros((slots, len(self._places)), dtype=torch.int32, device=device)
-        self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if self._on_gpu else None
         self._sent: dict[int, tuple[PinnedAdapter, torch.cuda.Event | None]] = {}
         """By slot, what was put there last, and the event after its copies."""
 

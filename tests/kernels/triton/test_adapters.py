@@ -1,7 +1,6 @@
 """Products with adapters equal the reference, and a token's numbers depend on it alone."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import pytest
@@ -124,9 +123,13 @@ def test_the_tokens_of_a_row_have_its_adapter() -> None:
 
 def test_a_part_over_several_projections_and_two_within_one() -> None:
     """As where a checkpoint fuses q, k and v, and where it splits them further."""
-    part = partial(np.random.default_rng(0).standard_normal, dtype=np.float32)
-    wide = LowRankPart(part((4, 40)), part((60, 4)), 10)
-    narrow = [LowRankPart(part((2, 40)), part((20, 2)), first) for first in (0, 25)]
+    numbers = np.random.default_rng(0)
+
+    def part(rank: int, outputs: int, first: int) -> LowRankPart:
+        down, up = numbers.standard_normal((rank, 40)), numbers.standard_normal((outputs, rank))
+        return LowRankPart(down.astype(np.float32), up.astype(np.float32), first)
+
+    wide, narrow = part(4, 60, 10), [part(2, 20, first) for first in (0, 25)]
     memory, reference = TritonAdapters(LAYERS, 2, 8, torch.float32, DEVICE), ReferenceAdapters(LAYERS, 2, 8)
     for slot, parts in enumerate(((wide,), narrow)):
         weights = AdapterWeights([LayerAdapter(qkv=tuple(parts)), LayerAdapter()])

@@ -4,7 +4,6 @@ steps."""
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from engine.execution.device.runner import DeviceRunner
 from engine.models.loader import load_model
 from engine.models.torch_model import TorchModel
 from engine.models.transformer import Transformer
-from engine.request import Request, SamplingParams
+from engine.request import SamplingParams
 from engine.scheduling.plan import ScheduledRow
 from engine.speculation import FixedDepth, Speculator
 from kernels.adapters import AdapterWeights
@@ -26,38 +25,42 @@ from kernels.reference_step import ReferenceStepOps
 from kernels.step import StepOps
 from kernels.triton.step_ops import TritonStepOps
 from tests.engine.execution.device.harness import load_reference, load_triton, rerun, running_request
-from tests.engine.execution.draft_cases import Coin
+from tests.engine.execution.draft_cases import Coin, Oracle
 from tests.engine.execution.harness import GREEDY, Harness, MakeRunner, prompt
 from tests.support.tiny_adapters import merge, random_adapter
 from tests.support.tiny_models import make_checkpoint
 
-SLOTS = 3
+SLOTS = 2
+RANKS = {"first": 8, "second": 3, "third": 5}
+"""Of each adapter. One more than there are slots."""
 SEEDED = SamplingParams(temperature=0.9, ignore_eos=True)
-ROWS: tuple[tuple[int, int | None, SamplingParams], ...] = (
-    (19, 0, GREEDY),
+ROWS: tuple[tuple[int, str | None, SamplingParams], ...] = (
+    (19, "first", GREEDY),
     (7, None, SEEDED),
-    (5, 1, SEEDED),
-    (3, 0, SEEDED),
+    (5, "second", SEEDED),
+    (3, "third", SEEDED),
+    (3, "first", SEEDED),
 )
-"""Length of the prompt, slot of the adapter and sampling of each request."""
+"""Length of the prompt, adapter and sampling of each request."""
 
 
-def adapters_of(model: Transformer) -> dict[int, AdapterWeights]:
-    """Of unequal ranks."""
-    return {slot: random_adapter(model.adapted_sizes, slot, rank) for slot, rank in enumerate((8, 3))}
+def adapters_of(model: Transformer) -> dict[str, AdapterWeights]:
+    return {name: random_adapter(model.adapted_sizes, rank, rank) for name, rank in RANKS.items()}
 
 
 def runners(step_ops: type[StepOps], *, graphs: bool = False, drafts: bool = False) -> MakeRunner:
-    """Makes device runners with adapters in their slots."""
+    """Makes device runners with slots for adapters."""
 
-    def make(model: Transformer, **settings: Any) -> DeviceRunner:
-        runner = DeviceRunner(model, step_ops(), **settings)
+    def make(
+        model: Transformer, *, num_blocks: int, num_slots: int, max_model_len: int, **settings: int
+    ) -> DeviceRunner:
+        assert not settings
+        runner = DeviceRunner(
+            model, step_ops(), num_blocks=num_blocks, num_slots=num_slots, max_model_len=max_model_len
+        )
         runner.allocate_adapters(SLOTS, 8)
         if graphs:
             runner.capture_graphs(rerun, runner.graph_sizes(drafts=drafts))
-        for slot, weights in adapters_of(model).items():
-            runner.put_adapter(slot, runner.pack_adapter(weights))
-            assert runner.is_resident(slot)
         return runner
 
     return make
@@ -68,37 +71,38 @@ def merged_text(folder: Path) -> list[list[int]]:
     """The tokens of each request, computed alone with its adapter merged."""
     ops = CpuOps(CpuProfile(torch.float32, threads=1, products="plain", min_rows=1, probe_us={}))
     texts = []
-    for index in range(len(ROWS)):
+    for index, (length, adapter, params) in enumerate(ROWS):
         checkpoint = open_checkpoint(folder)
         model = load_model(checkpoint, ops, checkpoint.config.max_position)
         assert isinstance(model, Transformer)
-        slot = ROWS[index][1]
-        if slot is not None:
-            merge(model, adapters_of(model)[slot])
+        if adapter is not None:
+            merge(model, adapters_of(model)[adapter])
         harness = Harness(TorchModel(model))
-        add(harness, index, adapted=False)
+        harness.add(prompt(length), params, max_tokens=4, seed=index)
         texts += [generated.tokens for generated in harness.run().values()]
     return texts
 
 
-def add(harness: Harness, index: int, *, adapted: bool = True) -> Request:
-    length, slot, params = ROWS[index]
-    request = harness.add(
-        prompt(length), params, max_tokens=5, seed=index + 1, salt=bytes([0 if slot is None else 1 + slot])
-    )
-    if adapted:
-        request.adapter_slot = slot
-    return request
-
-
 def generate(harness: Harness) -> list[list[int]]:
-    """A prompt in chunks, then one is preempted."""
-    requests = [add(harness, index) for index in range(len(ROWS))]
+    """A prompt in chunks; then one is preempted. An adapter waits for the slot of another."""
+    for index, (length, adapter, params) in enumerate(ROWS):
+        harness.add(prompt(length), params, max_tokens=4, seed=index, adapter=adapter)
     harness.step()
     harness.step()
-    preempted = next(request for request in requests if request in harness.scheduler.running)
-    harness.scheduler.preempt(preempted.id)
+    harness.scheduler.preempt(next(iter(harness.scheduler.running)).id)
     return [generated.tokens for generated in harness.run().values()]
+
+
+def harness_of(model: Transformer, make_runner: MakeRunner, speculator: Speculator | None = None) -> Harness:
+    return Harness(
+        model,
+        chunk_tokens=17,
+        max_running=3,
+        make_runner=make_runner,
+        speculator=speculator,
+        adapters=adapters_of(model),
+        adapter_slots=SLOTS,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -111,34 +115,38 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (load_reference, runners(ReferenceStepOps)),
         (load_reference, runners(ReferenceStepOps, graphs=True)),
-        (load_triton, runners(TritonStepOps)),
         (load_triton, runners(TritonStepOps, graphs=True)),
     ],
-    ids=["reference", "reference-graphs", "triton", "triton-graphs"],
+    ids=["reference", "reference-graphs", "triton-graphs"],
 )
 def test_text_is_that_of_merged_weights(
     folder: Path, load: Callable[[Path], Transformer], make_runner: MakeRunner
 ) -> None:
-    harness = Harness(load(folder), chunk_tokens=17, max_running=3, make_runner=make_runner)
+    harness = harness_of(load(folder), make_runner)
     texts = generate(harness)
     assert texts == merged_text(folder)
     assert len(set(map(tuple, texts))) == len(texts)
+    stats = harness.scheduler.stats().adapters
+    assert stats is not None
+    assert stats.evictions_total > 0
 
 
 def test_text_with_drafts(folder: Path) -> None:
     """In steps that are replayed, filled up by tokens that no adapter changes."""
     make_runner = runners(ReferenceStepOps, graphs=True, drafts=True)
-    harness = Harness(load_reference(folder), make_runner=make_runner, speculator=Speculator([Coin()], FixedDepth(3)))
+    oracle = Oracle({str(index): text for index, text in enumerate(merged_text(folder))})
+    harness = harness_of(load_reference(folder), make_runner, Speculator([Coin(oracle)], FixedDepth(3)))
     assert generate(harness) == merged_text(folder)
     assert isinstance(harness.runner, DeviceRunner)
     assert harness.runner.launches.replayed_total
 
 
 def test_steps_without_adapters_launch_nothing_for_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = Harness(load_reference(folder), make_runner=runners(ReferenceStepOps))
+    harness = harness_of(load_reference(folder), runners(ReferenceStepOps))
     assert isinstance(harness.runner, DeviceRunner)
     monkeypatch.setattr(harness.runner._model.adapters, "of_step", None)
-    add(harness, 1)
+    length, _, params = ROWS[1]
+    harness.add(prompt(length), params, max_tokens=4, seed=1)
     assert [generated.tokens for generated in harness.run().values()] == merged_text(folder)[1:2]
 
 
