@@ -43,7 +43,7 @@ class _Model:
     """Hidden states and logits of zeros."""
 
     ops = _Ops()
-    config = SimpleNamespace(vocab_size=_VOCABULARY, linear=None)
+    config = SimpleNamespace(vocab_size=_VOCABULARY, hidden_size=_HIDDEN, linear=None)
     expert_tokens = torch.zeros(0, dtype=torch.int64)
     kv_groups = 1
 

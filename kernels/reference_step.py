@@ -76,6 +76,30 @@ def settled_tokens(rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) ->
     return torch.tensor(settled, dtype=torch.int32, device=rows.device)
 
 
+def accept_drafts(rows: Tensor, sequences: Sequences, last: Tensor, drawn: Tensor, rejected: Tensor) -> None:
+    """Store the accepted drafts of each row, and the token drawn after them, in its sequence, as far as there is room.
+    The number of the others is stored in rejected int32 [S] for its slot. Rows without drafts change nothing.
+
+    last int64 [R] and drawn int64 [D] as in `settled_tokens`.
+    """
+    settled = settled_tokens(rows, sequences.drafts, last, drawn).tolist()
+    for row, end, tokens in zip(_rows(rows), last.tolist(), settled, strict=True):
+        if row.slot < 0 or row.drafts <= 0:
+            continue
+        rejected[row.slot] = row.tokens - tokens
+        first, position = end - row.drafts, row.start + row.tokens - row.drafts
+        kept = drawn[first : first + row.drafts - (row.tokens - tokens) + 1][: sequences.tokens.shape[1] - position]
+        sequences.tokens[row.slot, position : position + len(kept)] = kept.int()
+
+
+def follow_accepted(rows: Tensor, rejected: Tensor) -> None:
+    """Move encoded rows int32 [R, 8] that follow drafts back by the rejected ones; rejected int32 [S]."""
+    for line, row in zip(rows, _rows(rows), strict=True):
+        if row.drafts < 0:
+            line[Row._fields.index("start")] -= min(int(rejected[row.slot]), -row.drafts)
+            line[Row._fields.index("drafts")] = 0
+
+
 def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
     """Count tokens of sequences in counts int32 [S, V]: bit 0 for the prompt's, plus 2 for each occurrence in the
     output."""
@@ -137,6 +161,12 @@ class ReferenceStepOps:
 
     def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
         return settled_tokens(rows, drafts, last, drawn)
+
+    def accept_drafts(self, rows: Tensor, sequences: Sequences, last: Tensor, drawn: Tensor, rejected: Tensor) -> None:
+        accept_drafts(rows, sequences, last, drawn, rejected)
+
+    def follow_accepted(self, rows: Tensor, rejected: Tensor) -> None:
+        follow_accepted(rows, rejected)
 
     def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
         count_tokens(counts, tokens, countings)

@@ -31,6 +31,9 @@ class Row(NamedTuple):
     first drafts, which are not in the sequence. `first`: their offset in the step's tensors. For rows that `draw`, the
     sampled token is stored in the sequence after them.
 
+    Negative `drafts`: the row follows as many drafts of the slot's last row, and begins earlier by those that were
+    rejected. `follow_accepted` moves it, before anything else reads it.
+
     state: slot of the row's recurrent state; -1 for none. saves: the end of the row's lines in the step's table of
     `RowSave`; they follow those of the row before it.
 
@@ -198,5 +201,11 @@ class StepOps(Protocol):
     def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None: ...
 
     def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor: ...
+
+    def accept_drafts(
+        self, rows: Tensor, sequences: Sequences, last: Tensor, drawn: Tensor, rejected: Tensor
+    ) -> None: ...
+
+    def follow_accepted(self, rows: Tensor, rejected: Tensor) -> None: ...
 
     def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None: ...

@@ -59,7 +59,8 @@ class StepLoop:
     predicted waits.
 
     Drafts continue a request's last token, so no step with these requests may be in flight. While the speculator wants
-    to draft, a step is launched only after the one before it has completed.
+    to draft, a step is launched only after the one before it has completed. A step without drafts may be launched while
+    those of the one before it are in flight.
     """
 
     def __init__(

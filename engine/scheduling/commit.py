@@ -198,7 +198,8 @@ class Committer:
         tally.computed += taken
         tally.sampled += taken
         self._cache.commit(request, taken)
-        request.scheduled = request.computed
+        request.scheduled -= len(row.drafts) - outcome.accepted
+        self._requests.in_flight.reject(request, len(row.drafts) - outcome.accepted)
         self._cache.trim(request)
         logprobs = () if outcome.logprob is None else (*outcome.draft_logprobs, outcome.logprob)[:taken]
         if stop is not None:

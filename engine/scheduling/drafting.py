@@ -69,6 +69,19 @@ def useful_drafts(row: ScheduledRow) -> int:
     return request.computed_at_end - known
 
 
+def can_be_followed(row: ScheduledRow) -> bool:
+    """Whether a row of the same request may be launched before the number of the row's accepted drafts is known.
+
+    That row is planned as if all were accepted: `scheduled` is then an upper bound, and blocks are allocated for it.
+    The executor moves the row back by the rejected drafts, and the commit corrects `scheduled`. It is excluded by what
+    the host has to know of the tokens in between: for a grammar, penalties, and as long as it has not its `min_tokens`.
+    """
+    request, params = row.request, row.request.params
+    penalised = bool(params.presence_penalty or params.frequency_penalty) or params.repetition_penalty != 1
+    too_short = params.min_tokens > request.output_tokens + 1
+    return not row.drafts or not (request.matcher is not None or penalised or too_short)
+
+
 def with_drafts(row: ScheduledRow, drafts: tuple[int, ...], cache: KVCacheManager) -> ScheduledRow:
     """The row with as many of the drafts as are useful and fit, their blocks allocated. Only blocks that are available
     to the request's class are used; no request is preempted for drafts."""

@@ -3,7 +3,7 @@
 A step may be planned and launched before the previous one is complete (asynchronous scheduling). The host then knows
 everything about the previous result except the sampled token ids, which stay on the device. It does not know either
 which requests end: by a stop token, by a failure, or by an abort. The row in flight of such a request is dropped when
-its step completes.
+its step completes. Nor does it know how many drafts are accepted: the row that follows them is planned as if all were.
 """
 
 from collections import deque
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from engine.request import Request
+from engine.scheduling.drafting import can_be_followed
 from engine.scheduling.plan import StepPlan
 
 
@@ -34,10 +35,13 @@ class DropReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InFlightStep:
-    """A launched step. `dropped`: requests whose rows in this step are dropped. Some may have no row in it."""
+    """A launched step. `dropped`: requests whose rows in this step are dropped. Some may have no row in it.
+    `rejected`: drafts of the step before that were rejected, by request: its row begins as many tokens earlier than
+    planned."""
 
     plan: StepPlan
     dropped: dict[Request, DropReason] = field(default_factory=dict)
+    rejected: dict[Request, int] = field(default_factory=dict)
 
 
 class InFlightSteps:
@@ -53,6 +57,11 @@ class InFlightSteps:
     def have_drafts(self) -> bool:
         """Whether a row in flight has drafts. How many of them are accepted is not known before its step completes."""
         return any(step.plan.draft_tokens for step in self._steps)
+
+    @property
+    def can_be_followed(self) -> bool:
+        """Whether a step may be planned before the number of accepted drafts is known: see `drafting`."""
+        return all(can_be_followed(row) for step in self._steps if step.plan.draft_tokens for row in step.plan.rows)
 
     def launch(self, plan: StepPlan) -> None:
         """Add the newest step."""
@@ -74,13 +83,21 @@ class InFlightSteps:
         """Whether a row of the request is in flight, also one that is dropped."""
         return any(row.request is request for step in self._steps for row in step.plan.rows)
 
+    def reject(self, request: Request, drafts: int) -> None:
+        """Drafts of the oldest row of a request were rejected, in a step that has just completed: a row that follows it
+        begins as many tokens earlier."""
+        if drafts:
+            for step in self._steps:
+                step.rejected[request] = drafts
+
     def check(self, running: Iterable[Request]) -> None:
         """Each running request's rows in flight cover the tokens from `computed` to `scheduled`, in order."""
         ends = {request: request.computed for request in running}
         for step in self._steps:
             for row in step.plan.rows:
                 if row.request not in step.dropped:
-                    assert row.start == ends.get(row.request), f"{row.request.id} has a row in flight out of order"
-                    ends[row.request] = row.start + row.tokens
+                    start = row.start - step.rejected.get(row.request, 0)
+                    assert start == ends.get(row.request), f"{row.request.id} has a row in flight out of order"
+                    ends[row.request] = start + row.tokens
         for request, end in ends.items():
             assert request.scheduled == end, f"{request.id} is scheduled up to {request.scheduled}, in flight to {end}"

@@ -32,7 +32,9 @@ class ScheduledRow(NamedTuple):
     token is the one that the previous row in the same slot samples. Only the executor has that token.
 
     A row with `drafts` computes the request's last token and then the drafts, which are predicted next tokens; `tokens`
-    counts them. One token is sampled at each. Only executors with `takes_drafts` get such rows.
+    counts them. One token is sampled at each. Only executors with `takes_drafts` get such rows. A row of one token that
+    is launched before their result is known begins where the drafts end; the executor moves it back by the rejected
+    ones.
     """
 
     request: Request

@@ -86,7 +86,8 @@ class Planner:
         After a shortage of device memory the maximum is lower, but never below one per running request.
         `draft`: called with the remaining capacity when all other rows are planned; its drafts extend decode rows.
         """
-        if self._requests.in_flight.have_drafts:
+        follows_drafts = self._requests.in_flight.have_drafts
+        if follows_drafts and not self._may_follow_drafts:
             return None  # the number of accepted drafts is not known yet
         self._cache.begin_step()
         open_ranks = allocate_decode_blocks(self._requests, self._cache)
@@ -116,7 +117,7 @@ class Planner:
                 self._plan_waiting(sketch, rank)
         if not sketch.rows:
             return None
-        draft_tokens = self._plan_drafts(sketch, draft) if draft is not None else 0
+        draft_tokens = self._plan_drafts(sketch, draft) if draft is not None and not follows_drafts else 0
         if allowance is not None and allowance.shortened and limits is not None and limits.itl_rank is not None:
             self.itl_limited_steps[limits.itl_rank] += 1
         self.steps_total += 1
@@ -128,8 +129,9 @@ class Planner:
     def _plan_running(self, sketch: _Sketch, rank: int) -> int:
         """Plan rows for the running requests of a class, in order: one token each, and more where more are pending.
 
-        Pending tokens are neither computed nor in flight. A request without any has its next token sampled by a step
-        in flight: the row computes that token, unless the request ends with it.
+        Pending tokens are neither computed nor in flight. With drafts in flight `scheduled` is an upper bound, past the
+        known tokens: see `drafting.can_be_followed`. A request without pending tokens has its next one sampled by a
+        step in flight: the row computes that token, unless the request ends with it.
 
         Returns the tokens of prefill that the class may still use in this step.
         """
@@ -145,11 +147,11 @@ class Planner:
                 continue
             start = request.scheduled
             wanted = len(request.tokens) - start
-            if wanted == 1 or not (wanted or ends_in_flight(request)):
+            if wanted == 1 or (wanted <= 0 and not ends_in_flight(request)):
                 request.scheduled = start + 1
                 rows.append(scheduled_row((request, start, 1, request.max_tokens > 0, ())))
                 continue
-            if not wanted:
+            if wanted <= 0:
                 continue
             tokens = min(wanted, chunk_tokens, 1 + spare)
             if allowance is not None:
@@ -160,6 +162,13 @@ class Planner:
             rows.append(scheduled_row((request, start, tokens, samples, ())))
         sketch.spare_tokens -= unspent - spare
         return limit - (unspent - spare)
+
+    @property
+    def _may_follow_drafts(self) -> bool:
+        """Whether a step may be planned on drafts in flight. Not of models with recurrent states, which do not go back,
+        nor with KV in groups, whose windows follow the computed tokens."""
+        plain = self._cache.states is None and self._cache.groups == 1
+        return plain and self._requests.in_flight.can_be_followed
 
     def _prefill_limit(self, sketch: _Sketch, rank: int) -> int:
         """Tokens of prefill that a class may have in a step, limited for the latency of the classes above."""

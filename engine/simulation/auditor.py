@@ -185,6 +185,8 @@ class Auditor:
             self._check_turns(admitted, victims)
             self._check_slots(admitted, now_ns)
         if plan is not None:
+            assert not self._in_flight.await_drafts, "a step is planned before the number of accepted drafts is known"
+            assert not (plan.draft_tokens and self._in_flight.have_drafts), "drafts are planned on drafts in flight"
             self._check_budget(plan, admitted, budget_tokens, limits)
             if self._drafts is not None:
                 self._drafts.after_schedule(plan, any_preempted=bool(victims))
@@ -213,10 +215,10 @@ class Auditor:
         return self._in_flight.ends(request, self._scheduler.window_tokens_of(request.service_class.name))
 
     def _check_pause(self) -> None:
-        """Reasons not to schedule while requests run: all end in flight; one does, and its blocks are needed; drafts
-        are in flight; or requests are allocating, or were preempted for one that is."""
+        """Reasons not to schedule while requests run: all end in flight; one does, and its blocks are needed; the
+        number of accepted drafts has to be known; or requests are allocating, or were preempted for one that is."""
         running = [seen for seen in self._running if not self._is_in_between(seen.request)]
-        if not self._in_flight.have_drafts and not all(seen.ends for seen in running):
+        if not self._in_flight.await_drafts and not all(seen.ends for seen in running):
             assert self._lacking, "running requests are kept waiting"
             assert any(seen.ends for seen in self._running), (
                 "running requests are kept waiting for blocks that no request frees"
@@ -348,7 +350,8 @@ class Auditor:
         self._in_flight.drop_rows(delta.request_id for delta in deltas if delta.finish_reason is not None)
         if result is not None and self._drafts is not None:
             live = [request_id for request_id, standing in self._standings.items() if standing is Standing.LIVE]
-            self._drafts.after_commit(plan, result, live, deltas)
+            self._drafts.after_commit(plan, result, live, deltas, self._in_flight.pending)
+            self._in_flight.reject(plan, result)
         self._check_service(plan, deltas, result)
         self._check_races()
 
@@ -357,7 +360,8 @@ class Auditor:
         live = [row for row in plan.rows if self._standings[row.request.id] is Standing.LIVE]
         for row in live:
             if row.request.phase is Phase.RUNNING:
-                assert (row.request.computed, row.request.scheduled) == (row.start, row.start), "a row was not undone"
+                undone = (row.request.computed, row.request.scheduled) == (self._in_flight.start_of(row),) * 2
+                assert undone, "a row was not undone"
                 if self._drafts is not None and row.drafts:
                     self._drafts.check_trimmed(row.request)
             if row.request.phase is Phase.WAITING:

@@ -1,7 +1,7 @@
 """Checks drafts: which rows have them, that accepted ones are delivered, and that rejected ones leave no trace."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from engine.memory.kv_cache import blocks_for
 from engine.request import Phase, Request, TokenDelta
@@ -44,9 +44,15 @@ class DraftAuditor:
         assert any_preempted or not displaced, "drafts are computed in the place of prefill"
 
     def after_commit(
-        self, plan: StepPlan, result: StepResult, live: Iterable[str], deltas: Iterable[TokenDelta]
+        self,
+        plan: StepPlan,
+        result: StepResult,
+        live: Iterable[str],
+        deltas: Iterable[TokenDelta],
+        pending: Callable[[Request], int],
     ) -> None:
-        """Accepted drafts are delivered, and nothing is left of rejected ones. `live`: the ids whose rows count."""
+        """Accepted drafts are delivered, and nothing is left of rejected ones. `live`: the ids whose rows count.
+        `pending`: tokens of a request's rows that are still in flight."""
         given = {delta.request_id: delta for delta in deltas}
         alive = set(live)
         for row, outcome in zip(plan.rows, result.rows, strict=True):
@@ -60,8 +66,8 @@ class DraftAuditor:
             self._drafts[request.id] += len(row.drafts)
             self._accepted[request.id] += min(taken, outcome.accepted)
             if not ended:
-                reached = request.computed, request.scheduled
-                assert reached == (len(request.tokens) - 1,) * 2, f"{request.id} has computed drafts"
+                reached, computed = (request.computed, request.scheduled), len(request.tokens) - 1
+                assert reached == (computed, computed + pending(request)), f"{request.id} has computed drafts"
                 self.check_trimmed(request)
 
     def _is_short(self, row: ScheduledRow) -> bool:

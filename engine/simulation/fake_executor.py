@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.config import BLOCK_TOKENS
 from engine.errors import OutOfDeviceMemory
@@ -82,11 +82,11 @@ class LaunchedStep:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """The last token sampled in a slot, with its request and position."""
+    """The tokens that the last row in a slot gave its request, accepted drafts first, and the position of the first."""
 
     request: Request
     position: int
-    token: int
+    tokens: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -116,7 +116,8 @@ class FakeExecutor:
     With `async_depth=1` a row may end one past its request's tokens, as on a device. That token is the last one sampled
     in the row's slot, and has to be this request's token for that position.
 
-    A row with drafts writes them like tokens, and gets the tokens that it would have got one at a time.
+    A row with drafts writes them like tokens, and gets the tokens that it would have got one at a time. A row that
+    follows it before its result is known is planned as if all were accepted, and begins where the accepted ones end.
 
     `is_poisoned` selects the rows whose output is not finite; what they write is poison for every reader. So is
     everything that a failing step writes (`fail_next`). A later row that was launched before the scheduler has seen
@@ -169,12 +170,13 @@ class FakeExecutor:
         Raises:
             OutOfDeviceMemory: the simulated memory is short, unless that is raised by the result.
         """
+        while self._launched and self._launched[0].seen:
+            self._launched.popleft()
+        plan = replace(plan, rows=tuple(self._after_accepted(row) for row in plan.rows))
         lacks_memory = self._shortage.steps > 0 and plan.total_tokens > self._shortage.tokens
         self._shortage.steps -= 1
         if lacks_memory:
             return self._give_up(plan)
-        while self._launched and self._launched[0].seen:
-            self._launched.popleft()
         assert len(self._launched) <= self.async_depth, "a step is launched too early"
         for source, target in plan.copies:
             self._memory[target] = self._memory[source].copy()
@@ -280,10 +282,7 @@ class FakeExecutor:
             assert row.start + row.tokens == len(tokens) + len(row.drafts), "drafts do not follow the last token"
             tokens = [*tokens, *row.drafts]
         elif row.start + row.tokens > len(tokens):
-            drawn = self._drawn.get(request.slot or 0)
-            assert drawn is not None, "a row needs a token that is not sampled"
-            assert (drawn.request, drawn.position) == (request, len(tokens)), "a row needs a token that is not there"
-            tokens = [*tokens, drawn.token]
+            tokens = [*tokens, *self._drawn_after(request)]
         if digests is None or digests.tokens != tokens[: len(digests.tokens)]:
             digests = _Digests()
         before = digests.values[-1] if digests.values else root_of(request)
@@ -292,6 +291,24 @@ class FakeExecutor:
             digests.tokens.append(token)
             digests.values.append(before)
         return digests
+
+    def _drawn_after(self, request: Request) -> tuple[int, ...]:
+        """The tokens after those that the request knows."""
+        drawn = self._drawn.get(request.slot or 0)
+        assert drawn is not None, "a row needs a token that is not sampled"
+        known = request, len(request.tokens)
+        assert (drawn.request, drawn.position) == known, "a row needs a token that is not there"
+        return drawn.tokens
+
+    def _after_accepted(self, row: ScheduledRow) -> ScheduledRow:
+        """A row in the place where it begins, which is earlier than planned where drafts before it were rejected."""
+        request, known = row.request, len(row.request.tokens)
+        if row.start <= known or row.start > self._spoiled().get(_run_of(row), row.start):
+            return row
+        start = known + len(self._drawn_after(request)) - 1
+        assert (row.tokens, row.drafts) == (1, ()), "a row of several tokens follows drafts"
+        assert start <= row.start, "a row begins before the drafts that it follows"
+        return row._replace(start=start)
 
     def _verify(self, row: ScheduledRow, digests: list[int]) -> None:
         """Assert that the KV that the row reads through its block table is that of its request's prefix."""
@@ -361,8 +378,9 @@ class FakeExecutor:
         """The next row in the same slot may need the token before its request knows it."""
         for row, outcome in zip(plan.rows, outcomes, strict=True):
             if outcome.token is not None:
-                position = row.start + row.tokens - len(row.drafts) + outcome.accepted
-                self._drawn[row.request.slot or 0] = _Drawn(row.request, position, outcome.token)
+                position = row.start + row.tokens - len(row.drafts)
+                tokens = *row.drafts[: outcome.accepted], outcome.token
+                self._drawn[row.request.slot or 0] = _Drawn(row.request, position, tokens)
 
 
 def _state_of(row: ScheduledRow) -> int:

@@ -7,7 +7,7 @@ from enum import Enum, auto
 
 from engine.config import BLOCK_TOKENS
 from engine.request import Phase, Request
-from engine.scheduling import ScheduledRow, StepPlan
+from engine.scheduling import ScheduledRow, StepPlan, StepResult
 
 
 class Standing(Enum):
@@ -25,11 +25,13 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A plan, with the number of stops of each of its requests at the launch. `dropped`: ids whose rows are surplus."""
+    """A plan, with the number of stops of each of its requests at the launch. `dropped`: ids whose rows are surplus.
+    `rejected`: by id, the drafts before its row that were rejected while it was in flight."""
 
     plan: StepPlan
     stops: dict[str, int]
     dropped: set[str] = field(default_factory=set)
+    rejected: dict[str, int] = field(default_factory=dict)
 
     def standing(self, request: Request) -> Standing:
         if request.id in self.dropped:
@@ -37,6 +39,16 @@ class _Launched:
         if _stops(request) != self.stops[request.id]:
             return Standing.LOST
         return Standing.ABORTED if request.phase is Phase.FINISHED else Standing.LIVE
+
+
+def _depends_on_tokens(request: Request) -> bool:
+    params = request.params
+    neutral = (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (0.0, 0.0, 1.0)
+    return (
+        request.matcher is not None
+        or len(request.tokens) - request.prompt_tokens < params.min_tokens - 1
+        or not neutral
+    )
 
 
 def _stops(request: Request) -> int:
@@ -47,7 +59,11 @@ def _stops(request: Request) -> int:
 class InFlightAuditor:
     """Derives each row's standing from the requests and the launched plans, not from the scheduler's records."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, plain: bool) -> None:
+        """`plain`: whether the model has neither recurrent states nor windows."""
+        self._plain = plain
+        self._rejected: dict[str, int] = {}
+        """Of the step that completed last."""
         self._steps: deque[_Launched] = deque()
         self.wasted_rows = 0
 
@@ -59,6 +75,7 @@ class InFlightAuditor:
         """The standing of each row of the oldest plan in flight, by request id, before its result is committed."""
         step = self._steps.popleft()
         assert step.plan is plan, "a step completes before one that was launched earlier"
+        self._rejected = step.rejected
         standings = {row.request.id: step.standing(row.request) for row in plan.rows}
         self.wasted_rows += sum(standing in (Standing.SURPLUS, Standing.ABORTED) for standing in standings.values())
         return standings
@@ -76,17 +93,37 @@ class InFlightAuditor:
         for step in self._steps:
             step.dropped.update(ids)
 
+    def reject(self, plan: StepPlan, result: StepResult) -> None:
+        """Rows that follow the drafts of a completed step begin where the accepted ones end."""
+        for row, outcome in zip(plan.rows, result.rows, strict=True):
+            for step in self._steps:
+                step.rejected[row.request.id] = len(row.drafts) - outcome.accepted
+
+    def start_of(self, row: ScheduledRow) -> int:
+        """Where a row of the step that completed last began."""
+        return row.start - self._rejected.get(row.request.id, 0)
+
+    def pending(self, request: Request) -> int:
+        """Tokens of the request's rows in flight."""
+        return sum(row.tokens for row in self._rows(request))
+
     @property
     def have_drafts(self) -> bool:
-        """Whether a row with drafts is in flight, after which its request may have any number of tokens."""
+        """Whether a row with drafts is in flight."""
         return any(row.drafts for step in self._steps for row in step.plan.rows)
+
+    @property
+    def await_drafts(self) -> bool:
+        """Whether a row with drafts is in flight whose tokens the next step has to know."""
+        drafted = [row.request for step in self._steps for row in step.plan.rows if row.drafts]
+        return any(not self._plain or _depends_on_tokens(request) for request in drafted)
 
     def ends(self, request: Request, window_tokens: int) -> bool:
         """Whether the request reaches its length with its rows in flight."""
         rows = self._rows(request)
         if request.max_tokens == 0:
             return request.computed + sum(row.tokens for row in rows) >= request.prompt_tokens
-        known = len(request.tokens) + sum(row.samples for row in rows)
+        known = len(request.tokens) + sum(row.samples + len(row.drafts) for row in rows)
         return known >= min(request.prompt_tokens + request.max_tokens, window_tokens)
 
     def needs_block(self, request: Request) -> bool:
@@ -96,7 +133,7 @@ class InFlightAuditor:
         """
         if request.is_allocating:
             return False
-        known = len(request.tokens) + sum(row.samples for row in self._rows(request))
+        known = len(request.tokens) + sum(row.samples + len(row.drafts) for row in self._rows(request))
         return known > len(request.block_table) * BLOCK_TOKENS
 
     def _rows(self, request: Request) -> list[ScheduledRow]:

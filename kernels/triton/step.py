@@ -115,6 +115,16 @@ def store_drawn_kernel(rows, drawn, tokens, count, length, tokens_stride, ROW: t
 
 
 @triton.jit
+def accepted_prefix(proposed, drawn, drafted):
+    """The number of drafts before the first one that differs from the token drawn in its place."""
+    accepted, same = 0, 1
+    for place in range(0, drafted):
+        same = same * (tl.load(proposed + place) == tl.load(drawn + place)).to(tl.int32)
+        accepted += same
+    return accepted
+
+
+@triton.jit
 def settled_tokens_kernel(rows, drafts, last, drawn, settled, drafts_stride, ROW: tl.constexpr):
     """Count a row's tokens without rejected drafts into settled int32 [R]; oracle `settled_tokens`. Grid: (rows)."""
     index = tl.program_id(0)
@@ -122,11 +132,41 @@ def settled_tokens_kernel(rows, drafts, last, drawn, settled, drafts_stride, ROW
     slot, count, drafted = tl.load(line), tl.load(line + 2), tl.load(line + 3)
     proposed = drafts + tl.maximum(slot, 0).to(tl.int64) * drafts_stride
     first = drawn + tl.load(last + index) - drafted
-    accepted, same = 0, 1
-    for place in range(0, drafted):
-        same = same * (tl.load(proposed + place) == tl.load(first + place)).to(tl.int32)
-        accepted += same
-    tl.store(settled + index, count - drafted + accepted)
+    tl.store(settled + index, count - drafted + accepted_prefix(proposed, first, drafted))
+
+
+@triton.jit
+def accept_drafts_kernel(
+    rows, drafts, last, drawn, tokens, rejected, length, tokens_stride, drafts_stride, ROW: tl.constexpr
+):
+    """Store accepted drafts and the token drawn after them in their sequences; oracle `accept_drafts`. Grid: (rows)."""
+    index = tl.program_id(0)
+    line = rows + index * ROW
+    slot, start, count, drafted = tl.load(line), tl.load(line + 1), tl.load(line + 2), tl.load(line + 3)
+    if (slot >= 0) & (drafted > 0):
+        sequence = slot.to(tl.int64)
+        first = drawn + tl.load(last + index) - drafted
+        accepted = accepted_prefix(drafts + sequence * drafts_stride, first, drafted)
+        tl.store(rejected + slot, drafted - accepted)
+        position = start + count - drafted
+        for place in range(0, accepted + 1):
+            target = tokens + sequence * tokens_stride + position + place
+            tl.store(target, tl.load(first + place).to(tl.int32), mask=position + place < length)
+
+
+@triton.jit(do_not_specialize=["count"])
+def follow_accepted_kernel(rows, rejected, count, ROW: tl.constexpr, TILE: tl.constexpr):
+    """Move rows that follow drafts back by the rejected ones; oracle `follow_accepted`. Grid: (tiles of `count`
+    rows)."""
+    index = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    live = index < count
+    line = rows + index * ROW
+    drafts = tl.load(line + 3, mask=live, other=0)
+    follows = live & (drafts < 0)
+    slot = tl.load(line, mask=follows, other=0)
+    start = tl.load(line + 1, mask=follows, other=0)
+    tl.store(line + 1, start - tl.minimum(tl.load(rejected + slot, mask=follows, other=0), -drafts), mask=follows)
+    tl.store(line + 3, tl.zeros([TILE], dtype=tl.int32), mask=follows)
 
 
 @triton.jit
@@ -192,6 +232,29 @@ def settled_tokens(rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) ->
     settled = torch.empty(rows.shape[0], dtype=torch.int32, device=rows.device)
     settled_tokens_kernel[(rows.shape[0],)](rows, drafts, last, drawn, settled, drafts.stride(0), ROW=ROW_WORDS)
     return settled
+
+
+def accept_drafts(rows: Tensor, sequences: Sequences, last: Tensor, drawn: Tensor, rejected: Tensor) -> None:
+    """See the oracle, `kernels.reference_step.accept_drafts`."""
+    tokens, drafts = sequences.tokens, sequences.drafts
+    accept_drafts_kernel[(rows.shape[0],)](
+        rows,
+        drafts,
+        last,
+        drawn,
+        tokens,
+        rejected,
+        tokens.shape[1],
+        tokens.stride(0),
+        drafts.stride(0),
+        ROW=ROW_WORDS,
+    )
+
+
+def follow_accepted(rows: Tensor, rejected: Tensor) -> None:
+    """See the oracle, `kernels.reference_step.follow_accepted`."""
+    count = rows.shape[0]
+    follow_accepted_kernel[(triton.cdiv(count, ROW_TILE),)](rows, rejected, count, ROW=ROW_WORDS, TILE=ROW_TILE)
 
 
 def count_tokens(counts: Tensor, tokens: Tensor, countings: Tensor) -> None:

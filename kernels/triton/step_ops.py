@@ -70,5 +70,11 @@ class TritonStepOps:
     def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
         return step.settled_tokens(rows, drafts, last, drawn)
 
+    def accept_drafts(self, rows: Tensor, sequences: Sequences, last: Tensor, drawn: Tensor, rejected: Tensor) -> None:
+        step.accept_drafts(rows, sequences, last, drawn, rejected)
+
+    def follow_accepted(self, rows: Tensor, rejected: Tensor) -> None:
+        step.follow_accepted(rows, rejected)
+
     def count_tokens(self, counts: Tensor, tokens: Tensor, countings: Tensor) -> None:
         step.count_tokens(counts, tokens, countings)

@@ -56,6 +56,24 @@ def step_variants() -> list[KernelVariant]:
             aligned=frozenset({"rows", "drafts", "settled", "last", "drawn"}),
         ),
         KernelVariant(
+            name="step-accept-drafts",
+            kernel=step.accept_drafts_kernel,
+            signature={
+                **dict.fromkeys(("rows", "drafts", "tokens", "rejected"), "*i32"),
+                **dict.fromkeys(("last", "drawn"), "*i64"),
+                **dict.fromkeys(("length", "tokens_stride", "drafts_stride"), "i32"),
+            },
+            constexprs={"ROW": ROW_WORDS},
+            aligned=frozenset({"rows", "drafts", "tokens", "rejected", "last", "drawn"}),
+        ),
+        KernelVariant(
+            name="step-follow-accepted",
+            kernel=step.follow_accepted_kernel,
+            signature={**dict.fromkeys(("rows", "rejected"), "*i32"), "count": "i32"},
+            constexprs={"ROW": ROW_WORDS, "TILE": step.ROW_TILE},
+            aligned=frozenset({"rows", "rejected"}),
+        ),
+        KernelVariant(
             name="step-count-tokens",
             kernel=step.count_tokens_kernel,
             signature={

@@ -22,6 +22,7 @@ def run(stage: Stage) -> None:
     stage.attempt("derived tensors", lambda: _check_derive(stage))
     stage.attempt("kept draws", lambda: _check_store(stage))
     stage.attempt("settled drafts", lambda: _check_settled(stage))
+    stage.attempt("accepted drafts", lambda: _check_accepted(stage))
     stage.attempt("counted tokens", lambda: _check_counts(stage))
     stage.attempt("numbered splits", lambda: _check_splits(stage))
 
@@ -104,20 +105,46 @@ def _check_store(stage: Stage) -> None:
     stage.checked("kept draws", share_that_differs(on_device.tokens.cpu(), on_host.tokens), 0.0)
 
 
-def _check_settled(stage: Stage) -> None:
-    """Each draft is drawn in half of the cases."""
-    rows = _rows(stage, stage.rng)
-    on_device, on_host = _sequences(stage)
+def _half_drawn(stage: Stage, rows: list[Row], sequences: Sequences) -> tuple[Tensor, Tensor]:
+    """The last draw of each row, and draws in which each draft is drawn in half of the cases."""
     drawn, last = list[int](), list[int]()
     for row in rows:
-        proposed = on_host.drafts[row.slot, : row.drafts].tolist()
+        proposed = sequences.drafts[row.slot, : row.drafts].tolist()
         drawn += [token + stage.rng.randrange(2) for token in proposed] + [0]
         last.append(len(drawn) - 1)
-    host = torch.tensor(last), torch.tensor(drawn)
+    return torch.tensor(last), torch.tensor(drawn)
+
+
+def _check_settled(stage: Stage) -> None:
+    rows = _rows(stage, stage.rng)
+    on_device, on_host = _sequences(stage)
+    host = _half_drawn(stage, rows, on_host)
     expected = reference_step.settled_tokens(_table(rows, torch.device("cpu")), on_host.drafts, *host)
     device = (each.to(stage.device) for each in host)
     settled = step.settled_tokens(_table(rows, stage.device), on_device.drafts, *device)
     stage.checked("settled drafts", share_that_differs(settled.cpu(), expected), 0.0)
+
+
+def _check_accepted(stage: Stage) -> None:
+    """Of rows with drafts, and of those that follow each of them."""
+    rows = _rows(stage, stage.rng)
+    on_device, on_host = _sequences(stage)
+    last, drawn = _half_drawn(stage, rows, on_host)
+    expected = torch.zeros(_SLOTS, dtype=torch.int32)
+    rejected = expected.to(stage.device)
+    reference_step.accept_drafts(_table(rows, torch.device("cpu")), on_host, last, drawn, expected)
+    device = last.to(stage.device), drawn.to(stage.device)
+    step.accept_drafts(_table(rows, stage.device), on_device, *device, rejected)
+    stage.checked("rejected drafts", share_that_differs(rejected.cpu(), expected), 0.0)
+    stage.checked("accepted drafts", share_that_differs(on_device.tokens.cpu(), on_host.tokens), 0.0)
+    following = [
+        row._replace(start=row.start + row.tokens, tokens=1, drafts=-row.drafts, first=index)
+        for index, row in enumerate(rows)
+    ]
+    moved, lines = (_table(following, device) for device in (torch.device("cpu"), stage.device))
+    reference_step.follow_accepted(moved, expected)
+    step.follow_accepted(lines, rejected)
+    stage.checked("rows that follow drafts", share_that_differs(lines.cpu(), moved), 0.0)
 
 
 def _check_counts(stage: Stage) -> None:

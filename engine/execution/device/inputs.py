@@ -1,8 +1,9 @@
 """A plan's rows in the order that the kernels want."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ RowWords = npt.NDArray[np.int32]
 """Encoded rows, int32 [R, 8]."""
 
 START_WORD = Row._fields.index("start")
+DRAFTS_WORD = Row._fields.index("drafts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,13 @@ class StepInputs:
     @property
     def drafted_tokens(self) -> int:
         """Tokens of the rows up to the last one with drafts; 0 if there is none."""
-        ends = [line.first + line.tokens for line in self.lines if line.drafts]
+        ends = [line.first + line.tokens for line in self.lines if line.drafts > 0]
         return ends[-1] if ends else 0
+
+    @property
+    def follows_drafts(self) -> bool:
+        """Whether a row follows drafts whose result the host may not know."""
+        return bool((self.words[:, DRAFTS_WORD] < 0).any())
 
     @property
     def ends(self) -> list[int]:
@@ -128,6 +135,32 @@ def continued(last: StepInputs, planned: Sequence[ScheduledRow], graphs: GraphSi
     words = last.words.copy()
     words[: len(rows), START_WORD] += 1
     return replace(last, rows=rows, words=words, context_tokens=context_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedRows:
+    """The rows with drafts of the step that was launched last: of each request, the end of its row, its drafts, and its
+    admissions."""
+
+    rows: Mapping[Request, tuple[int, int, int]]
+
+    @classmethod
+    def of(cls, rows: Sequence[ScheduledRow]) -> Self:
+        drafted = [row for row in rows if row.drafts]
+        return cls({row.request: (row.start + row.tokens, len(row.drafts), row.request.admissions) for row in drafted})
+
+    def mark(self, inputs: StepInputs) -> None:
+        """Mark the encoded rows without drafts that begin where these end: they are moved back by the rejected
+        drafts, of which there are none if the host knows where the row begins."""
+        if not self.rows:
+            return
+        for line, row in zip(inputs.words, inputs.rows, strict=False):
+            end, drafts, admissions = self.rows.get(row.request, (-1, 0, 0))
+            if row.start == end and not row.drafts and row.request.admissions == admissions:
+                line[DRAFTS_WORD] = -drafts
+
+
+NO_DRAFTED_ROWS = DraftedRows({})
 
 
 def replayed_shape(key: GraphKey, graphs: GraphSizes) -> StepShape:

@@ -20,7 +20,16 @@ from engine.execution.device.graphs import (
     graph_sizes,
     row_sizes,
 )
-from engine.execution.device.inputs import StepInputs, arrange, continued, encoded, padding_rows, replayed_shape
+from engine.execution.device.inputs import (
+    NO_DRAFTED_ROWS,
+    DraftedRows,
+    StepInputs,
+    arrange,
+    continued,
+    encoded,
+    padding_rows,
+    replayed_shape,
+)
 from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.masks import DrawMasks, grammar_masks
 from engine.execution.device.outputs import Forwarded, SharedOutputs
@@ -96,7 +105,8 @@ class DeviceRunner:
         self._graphs: dict[GraphKey, ReplayedStep] = {}
         self.launches = LaunchStats()
         self._last: tuple[StepInputs, SamplingNeeds] | None = None
-        """The step that was launched last, unless its launch failed."""
+        """The step that was launched last, unless its launch failed or its rows follow drafts."""
+        self._drafted = NO_DRAFTED_ROWS
         self._undrawn: MaskedStep | None = None
         """The step that was launched last, where its draws are not."""
 
@@ -205,7 +215,8 @@ class DeviceRunner:
             step = self._undrawn = MaskedStep(finish)
         else:
             step = finish()
-        self.launches, self._last = _counted(self.launches, inputs), (inputs, needs)
+        self.launches, self._last = _counted(self.launches, inputs), None if inputs.follows_drafts else (inputs, needs)
+        self._drafted = DraftedRows.of(inputs.rows) if plan.draft_tokens else NO_DRAFTED_ROWS
         return step
 
     @torch.inference_mode()
@@ -226,6 +237,8 @@ class DeviceRunner:
         drawn = self._draw(forwarded, inputs.shape, needs, masks) if draw is None else draw()
         if states is not None and states.drafted_tokens:
             self._settle(states, forwarded.draws, drawn)
+        if forwarded.draws.last is not None and self._slots.accepts_drafts:
+            self._slots.accept_drafts(self._slots.rows[: inputs.shape.rows], forwarded.draws.last, drawn.tokens)
         # The last allocation that may fail.
         embeddings = self._embeddings(inputs, forwarded.hidden) if pools else {}
         self._slots.record_drawn(inputs.rows, inputs.words)
@@ -252,7 +265,10 @@ class DeviceRunner:
     def _begin(self, plan: StepPlan) -> tuple[StepInputs, SamplingNeeds]:
         """Load a step."""
         inputs = arrange(plan.rows, self._graph_sizes, () if plan.states is None else plan.states.saves)
+        self._drafted.mark(inputs)
         self._slots.load(inputs.rows, inputs.words, inputs.saves)
+        if self._drafted.rows:
+            self._slots.follow_accepted(self._slots.rows[: inputs.shape.rows])
         return inputs, sampling_needs(inputs.rows, inputs.draw_starts)
 
     def _continue(self, plan: StepPlan) -> tuple[StepInputs, SamplingNeeds] | None:

@@ -128,6 +128,9 @@ class DeviceSlots:
         no_counts = torch.zeros((1, vocab_size), dtype=torch.int32, device=device).expand(num_slots, -1)
         self.columns = view_columns(tables, no_counts)
         self._counting = False
+        self._has_states = num_states > 0
+        self._rejected = torch.zeros(num_slots, dtype=torch.int32, device=device)
+        """By slot, the rejected drafts of its last row with some."""
         self._staging = Staging(device, fences_of(device))
 
     def load(self, rows: Sequence[ScheduledRow], words: RowWords, saves: Sequence[RowSave] = ()) -> None:
@@ -168,12 +171,25 @@ class DeviceSlots:
         self._apply(update)
         return True
 
+    @property
+    def accepts_drafts(self) -> bool:
+        """Whether drafts are accepted on the device. Recurrent states do not go back, and windows pass blocks."""
+        return not self._has_states and not self.sequences.window_tables
+
+    def accept_drafts(self, lines: Tensor, last: Tensor, drawn: Tensor) -> None:
+        """Store the accepted drafts of a step's rows, and what was drawn after them: see `kernels.step.Row`."""
+        self._ops.accept_drafts(lines, self.sequences, last, drawn, self._rejected)
+
+    def follow_accepted(self, lines: Tensor) -> None:
+        """Move the loaded rows that follow drafts of the step before."""
+        self._ops.follow_accepted(lines, self._rejected)
+
     def record_drawn(self, rows: Iterable[ScheduledRow], words: RowWords) -> None:
-        """Record that the tokens sampled for these rows are on the device before anything launched later. Not those of
-        rows with drafts: the host decides how many are accepted. The slots are those that were loaded: a request may
-        have left its own by now."""
+        """Record that the tokens sampled for these rows are on the device before anything launched later. The slots are
+        those that were loaded: a request may have left its own by now. Past rejected drafts the device has fewer than
+        recorded; those that take their places are sampled there, too."""
         for (_, start, tokens, samples, drafts), slot in zip(rows, words[:, 0].tolist(), strict=False):
-            if samples and not drafts:
+            if samples and (self.accepts_drafts or not drafts):
                 self._tokens[slot] = start + tokens + 1
 
     def _update(self, words: RowWords) -> _Update:

@@ -1,6 +1,7 @@
 """Drafts in a plan, and what becomes of them when it lands."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -218,10 +219,54 @@ class TestRoom:
 
 
 class TestInFlight:
-    def test_nothing_is_planned_until_drafts_have_landed(self) -> None:
+    def test_a_row_follows_drafts_as_if_all_were_accepted(self) -> None:
         scheduler = make_scheduler()
         scheduler.async_depth = 1
         request = running(scheduler)
+        plan = plan_with(scheduler, request, range(40))
+        assert planned(plan) == [("r0", 14, 41)]
+        ahead = plan_with(scheduler, request, (5, 6))
+        assert planned(ahead) == [("r0", 55, 1)]
+        assert (request.computed, request.scheduled, len(request.block_table)) == (14, 56, 4)
+        land(scheduler, plan, token=9, accepted=1)
+        assert (request.computed, request.scheduled, len(request.block_table)) == (16, 17, 2)
+        third = plan_with(scheduler, request, (5, 6))
+        assert planned(third) == [("r0", 17, 1)]
+        for each, token in ((ahead, 11), (third, 12)):
+            scheduler.commit(each, outcome(each, lambda row, token=token: RowResult(token)))
+            scheduler.check()
+        assert request.tokens[14:] == [1, 0, 9, 11, 12]
+        assert request.usage.draft_tokens == 40
+
+    def test_a_row_that_follows_drafts_is_dropped_where_they_end_the_request(self) -> None:
+        scheduler = make_scheduler()
+        scheduler.async_depth = 1
+        request = running(scheduler, params=SamplingParams(stop_token_ids=(6,)))
+        plan = plan_with(scheduler, request, (5, 6, 7))
+        ahead = plan_with(scheduler, request, ())
+        delta = land(scheduler, plan, token=9, accepted=3)
+        assert (delta.token_ids, delta.stop_token) == ((5,), 6)
+        assert scheduler.commit(ahead, outcome(ahead)) == []
+        scheduler.check()
+
+    def test_a_step_without_room_takes_the_row_that_follows_with_it(self) -> None:
+        scheduler = make_scheduler()
+        scheduler.async_depth = 1
+        request = running(scheduler)
+        plan = plan_with(scheduler, request, (5, 6, 7))
+        ahead = plan_with(scheduler, request, ())
+        assert scheduler.give_back(plan, "no room") == []
+        assert scheduler.commit(ahead, outcome(ahead)) == []
+        scheduler.check()
+        assert (request.computed, request.scheduled, request.tokens[14:]) == (14, 14, [1])
+
+    @pytest.mark.parametrize(
+        "changes", [{"presence_penalty": 0.1}, {"repetition_penalty": 1.1}, {"min_tokens": 3}], ids=str
+    )
+    def test_nothing_is_planned_on_drafts_if_the_tokens_between_have_to_be_known(self, changes: dict[str, Any]) -> None:
+        scheduler = make_scheduler()
+        scheduler.async_depth = 1
+        request = running(scheduler, params=SamplingParams(**changes))
         plan = plan_with(scheduler, request, (5, 6))
         scheduler.add(make_request("late", range(20), arrival=3))
         assert scheduler.schedule() is None

@@ -78,7 +78,11 @@ AHEAD_TABLE = {
     "engine.scheduling.commit:Committer": [
         Plant("blocks of drafts outlive a step without memory", "give_back", never("row.drafts"), seed=60),
     ],
+    "engine.scheduling.in_flight:InFlightSteps": [
+        Plant("rows that follow rejected drafts are not moved", "reject", never("drafts")),
+    ],
     "engine.scheduling.drafting": [
+        Plant("a row follows drafts before min_tokens", "can_be_followed", replace("too_short", "False")),
         Plant(
             "drafts follow a token in flight",
             "useful_drafts",
@@ -90,7 +94,7 @@ AHEAD_TABLE = {
         ),
     ],
     "engine.scheduling.planner:Planner": [
-        Plant("a step is planned on drafts in flight", "plan", never("self._requests.in_flight.have_drafts")),
+        Plant("rows of any kind follow drafts", "plan", never("not self._may_follow_drafts")),
     ],
 }
 AHEAD_PLANTS = plants_in(AHEAD_TABLE)

@@ -1,7 +1,7 @@
 """Preparing a step equals its meaning: uploads, what is derived of rows, what is kept of draws."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -133,6 +133,37 @@ def test_drafts_are_settled_up_to_the_first_that_is_not_drawn() -> None:
     assert expected.tolist() == [2, 1, 3, 1, 5]
     settled = step.settled_tokens(table(rows), drafts.to(DEVICE), last.to(DEVICE), drawn.to(DEVICE))
     assert torch.equal(settled.cpu(), expected)
+
+
+def test_accepted_drafts_are_stored_and_the_next_row_follows_them() -> None:
+    rows = laid_out((3, 40, 4, 3, 0), (-1, 0, 1, 0, 0), (0, 7, 3, 2, 0), (1, 9, 1, 0, 1), (2, LENGTH - 3, 5, 4, 0))
+    on_device = sequences(torch.Generator().manual_seed(5))
+    expected = replace(on_device, tokens=on_device.tokens.cpu().clone(), drafts=on_device.drafts.cpu().clone())
+    for slot, drafts in ((3, [5, 6, 0]), (0, [1, 2]), (2, [7, 8, 9, 3])):
+        on_device.drafts[slot, : len(drafts)] = torch.tensor(drafts, dtype=torch.int32)
+        expected.drafts[slot, : len(drafts)] = torch.tensor(drafts, dtype=torch.int32)
+    drawn = torch.tensor([5, 6, 4, 50, 77, 1, 3, 60, 70, 7, 8, 9, 3, 80])
+    last = torch.tensor([3, 4, 7, 8, 13])
+    before = expected.tokens.clone()
+    rejected = torch.full((SLOTS,), 9, dtype=torch.int32)
+    reference_step.accept_drafts(table(rows).cpu(), expected, last, drawn, rejected)
+    assert rejected.tolist()[:4] == [1, 9, 0, 1]
+    assert expected.tokens[3, 41:45].tolist() == [5, 6, 4, int(before[3, 44])]
+    assert expected.tokens[0, 8:11].tolist() == [1, 3, int(before[0, 10])]
+    assert expected.tokens[2, LENGTH - 2 :].tolist() == [7, 8]
+    own_rejected = torch.full((SLOTS,), 9, dtype=torch.int32, device=DEVICE)
+    step.accept_drafts(table(rows), on_device, last.to(DEVICE), drawn.to(DEVICE), own_rejected)
+    assert torch.equal(own_rejected.cpu(), rejected)
+    assert torch.equal(on_device.tokens.cpu(), expected.tokens)
+
+    following = laid_out((3, 44, 1, -3, 1), (-1, 0, 1, 0, 0), (0, 10, 1, -2, 1), (1, 10, 1, 0, 1), (2, 50, 1, -4, 1))
+    lines = table([*following, *laid_out((4, 60, 1, -2, 1))])
+    moved = lines.cpu().clone()
+    reference_step.follow_accepted(moved, rejected)
+    assert moved[:, 1].tolist() == [43, 0, 9, 10, 50, 58], "never by more than the drafts"
+    assert not moved[:, 3].any()
+    step.follow_accepted(lines, own_rejected)
+    assert torch.equal(lines.cpu(), moved)
 
 
 def test_counts_of_prompts_and_outputs() -> None:

@@ -1,5 +1,6 @@
 """The device's runner with drafts of any proposer gives the same text as the CPU without drafts."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -90,6 +91,42 @@ def test_a_device_that_is_ahead_at_times_draws_the_same(tiny_folders: dict[str, 
     assert sum(usage_of(generated).accepted_draft_tokens for generated in harness.results.values()) > 10
 
 
+@pytest.mark.parametrize("kind", ["nearly an oracle", "adversary"])
+@pytest.mark.parametrize("make_runner", [REFERENCE, DRAFT_GRAPHS], ids=["launched", "graphs"])
+def test_steps_that_follow_drafts_in_flight_draw_the_same(
+    tiny_folders: dict[str, Path], make_runner: MakeRunner, kind: str
+) -> None:
+    """Each step with drafts is followed by one that is launched before its result is known."""
+
+    def fill(harness: Harness) -> None:
+        for index in range(6):
+            params = (GREEDY, SEEDED, replace(SEEDED, logprobs=1, stop_token_ids=tuple(range(40))))[index % 3]
+            harness.add(prompt(11 + index, seed=index), params, max_tokens=24 + index, seed=index)
+
+    folder = tiny_folders["llama"]
+    alone = Harness(load_tiny(folder))
+    fill(alone)
+    expected = dict(alone.run())
+    speculator = Speculator([proposer_of(kind, expected)], FixedDepth(5))
+    harness = Harness(model_of(folder), make_runner=make_runner, max_running=4)
+    fill(harness)
+    assert _follow_drafts(harness, speculator) > 8
+    assert_same(harness.results, expected)
+
+
+def _follow_drafts(harness: Harness, speculator: Speculator) -> int:
+    """Run to the end with as many steps on drafts in flight as there can be; returns their number."""
+    followed = 0
+    while True:
+        in_flight = harness.launched[-1][0] if harness.launched else None
+        drafted = in_flight is not None and in_flight.draft_tokens > 0
+        harness.speculator = None if drafted else speculator
+        if not harness.step():
+            return followed
+        newest = harness.launched[-1][0] if harness.launched else None
+        followed += drafted and newest is not in_flight
+
+
 def _fill(harness: Harness) -> None:
     harness.add(prompt(19), GREEDY, max_tokens=9)
     harness.add(prompt(4), LADEN, max_tokens=9, seed=8)
@@ -112,3 +149,20 @@ def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner, 
         usage_of(generated).accepted_draft_tokens < usage_of(generated).draft_tokens
         for generated in harness.results.values()
     )
+
+
+@pytest.mark.parametrize("make_runner", [TRITON, ON_GPU])
+def test_tritons_kernels_follow_drafts_in_flight(tmp_path: Path, make_runner: MakeRunner) -> None:
+    def fill(harness: Harness) -> None:
+        harness.add(prompt(19), GREEDY, max_tokens=9)
+        harness.add(prompt(4), SEEDED, max_tokens=9, seed=8)
+
+    folder = make_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+    alone = Harness(load_tiny(folder), max_running=3)
+    fill(alone)
+    expected = dict(alone.run())
+    answers = {name: generated.tokens for name, generated in expected.items()}
+    harness = Harness(load_triton(folder), max_running=3, make_runner=make_runner)
+    fill(harness)
+    assert _follow_drafts(harness, Speculator([Oracle(answers, wrong_every=5)], FixedDepth(4))) > 0
+    assert_same(harness.results, expected)
