@@ -6,9 +6,6 @@ from torch import Tensor
 
 from kernels.adapters import AdaptedProduct, AdapterWeights
 
-PackedAdapter = Any
-"""An adapter in the format of the device that packed it, on the host."""
-
 
 class StepAdapters(Protocol):
     """The adapters of a step's tokens, on the model's device."""
@@ -22,21 +19,21 @@ class StepAdapters(Protocol):
 class DeviceAdapters(Protocol):
     """Memory for the adapters of one model, in slots at fixed addresses."""
 
-    def pack(self, weights: AdapterWeights) -> PackedAdapter:
-        """An adapter in this memory's format. May be called by any thread.
+    def pack(self, weights: AdapterWeights) -> Any:
+        """An adapter in this memory's format, on the host. May be called by any thread.
 
         Raises:
             ValueError: the adapter does not fit the model or the slots.
         """
         ...
 
-    def put(self, slot: int, packed: PackedAdapter | None) -> None:
+    def put(self, slot: int, packed: Any | None) -> None:
         """Begin to replace the adapter of a slot; None: empty it. Steps launched before read what was there. No step
         may use the slot before it `is_resident`."""
         ...
 
     def is_resident(self, slot: int) -> bool:
-        """Whether the slot holds the adapter that was put last. Does not wait."""
+        """Whether the slot holds the adapter that was put last. May be called by any thread; does not wait."""
         ...
 
     def of_step(self, rows: Tensor, token_rows: Tensor, slot_mapping: Tensor, adapters: Tensor) -> StepAdapters:

@@ -235,9 +235,15 @@ def _device_pool(
     prepared: PreparedDraft | None,
 ) -> KVPool:
     """KV memory on a GPU: what the loaded model and its largest steps leave, and those of its draft model."""
-    from engine.execution.device.placement import measure_memory  # imports torch
+    from engine.execution.device.placement import allocate_adapters, measure_memory  # imports torch
 
     window = _window(config, model.config)
+    if config.adapter_slots:
+        try:
+            allocate_adapters(model, config.adapter_slots, config.max_adapter_rank)
+        except OutOfDeviceMemory as error:
+            wanted = f"{config.adapter_slots} adapters of rank {config.max_adapter_rank}"
+            raise InsufficientMemory(f"the GPU has no room for {wanted}: {error}; lower adapter_slots") from error
     try:
         steps, drafts = None if prepared is None else prepared.device_steps, config.ngram or draft is not None
         memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window, steps, drafts=drafts)

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from kernels import gpu_formats
+from kernels.adapter_sizes import LayerSizes
 from kernels.arrays import Array
+from kernels.device_adapters import DeviceAdapters
 from kernels.device_states import DeviceStates
 from kernels.exchange import tensor_of
 from kernels.layout import BLOCK_TOKENS, LayerSize, MixedBlocks, block_numbers, int8_block_bytes, int8_layer_bytes
@@ -42,6 +44,7 @@ from kernels.triton import (
     rotary,
     sampling,
 )
+from kernels.triton.adapter_slots import TritonAdapters
 from kernels.triton.by_head import HeadLinears
 from kernels.triton.plan import TritonPlan, plan_from_metadata
 from kernels.triton.uploads import WeightUploads
@@ -171,6 +174,9 @@ class TritonOps(ReferenceOps):
     @property
     def layer_size(self) -> LayerSize:
         return int8_layer_bytes if self.kv_dtype == torch.int8 else block_numbers
+
+    def allocate_adapters(self, layers: Sequence[LayerSizes], slots: int, max_rank: int) -> DeviceAdapters:
+        return TritonAdapters(layers, slots, max_rank, self.dtype, self.device)
 
     def clear_blocks(self, kv: Tensor, block_ids: Tensor) -> None:
         blocks.clear_blocks(kv, block_ids)

@@ -12,6 +12,7 @@ import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
+from kernels.triton.adapter_variants import adapter_variants
 from kernels.triton.attention_variants import attention_variants
 from kernels.triton.capability import HOPPER, LIMITS
 from kernels.triton.compiled import (
@@ -35,6 +36,7 @@ _HEADINGS = ("variant", "warps", "stages", "regs", "local", "shared", "programs"
 def shipped_variants(capability: int = HOPPER) -> tuple[KernelVariant, ...]:
     """All variants of a capability, with unique names."""
     variants = (
+        *adapter_variants(),
         *attention_variants(capability),
         *delta_variants(),
         *elementwise_variants(),

@@ -27,22 +27,25 @@ SHARED_CONTEXTS = 4
 
 
 class GraphKey(NamedTuple):
-    """Size of a graph: rows, padding included, and tokens of each."""
+    """A graph: its rows, padding included, tokens of each, and whether rows may have adapters."""
 
     rows: int
     tokens_each: int
+    adapted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GraphSizes:
     """Which steps are replayed: `rows` in ascending order with one token each, of at most `context_tokens` of context;
-    with drafts, `drafted_rows` with `drafted_tokens` each, as far as these make up `max_tokens` in all."""
+    with drafts, `drafted_rows` with `drafted_tokens` each, as far as these make up `max_tokens` in all. `adapted`:
+    steps with adapters, too, by graphs of their own."""
 
     rows: tuple[int, ...]
     context_tokens: int
     drafted_rows: tuple[int, ...] = ()
     drafted_tokens: tuple[int, ...] = ()
     max_tokens: int = 0
+    adapted: bool = False
 
     @property
     def keys(self) -> list[GraphKey]:
@@ -50,16 +53,21 @@ class GraphSizes:
         keys = [GraphKey(rows, 1) for rows in self.rows]
         drafted = [GraphKey(rows, tokens) for rows in self.drafted_rows for tokens in self.drafted_tokens]
         keys += [key for key in drafted if key.rows * key.tokens_each <= self.max_tokens]
+        if self.adapted:
+            keys += [key._replace(adapted=True) for key in keys]
         return sorted(keys, key=lambda key: (key.rows * key.tokens_each, key), reverse=True)
 
-    def key_for(self, rows: int, most_tokens: int, context_tokens: int) -> GraphKey | None:
-        """The smallest graph for a step whose rows have at most `most_tokens` each; None if there is none."""
+    def key_for(self, rows: int, most_tokens: int, context_tokens: int, *, adapted: bool = False) -> GraphKey | None:
+        """The smallest graph for a step whose rows have at most `most_tokens` each; None if there is none. `adapted`:
+        whether a row has an adapter."""
+        if adapted and not self.adapted:
+            return None
         sizes, widths = (self.rows, (1,)) if most_tokens == 1 else (self.drafted_rows, self.drafted_tokens)
         padded = next((size for size in sizes if size >= rows), None)
         tokens_each = next((width for width in widths if width >= most_tokens), None)
         if padded is None or tokens_each is None or (most_tokens > 1 and padded * tokens_each > self.max_tokens):
             return None
-        key = GraphKey(padded, tokens_each)
+        key = GraphKey(padded, tokens_each, adapted)
         return key if context_tokens <= self.context_of(key) else None
 
     def context_of(self, key: GraphKey) -> int:
@@ -79,14 +87,15 @@ def row_sizes(num_slots: int) -> tuple[int, ...]:
     return sizes[:needed]
 
 
-def graph_sizes(num_slots: int, context_tokens: int, *, drafts: bool) -> GraphSizes:
-    """The sizes that a runner captures; with `drafts`, also those of steps with up to eight drafts a row."""
+def graph_sizes(num_slots: int, context_tokens: int, *, drafts: bool, adapted: bool = False) -> GraphSizes:
+    """The sizes that a runner captures; with `drafts`, also those of steps with up to eight drafts a row, and if
+    `adapted`, those of steps with adapters."""
     rows = row_sizes(num_slots)
     if not drafts:
-        return GraphSizes(rows, context_tokens)
+        return GraphSizes(rows, context_tokens, adapted=adapted)
     few = tuple(size for size in rows if size <= _DRAFTED_ROWS and size.bit_count() == 1)
     # No more tokens, and so no more memory for logits, than the largest graph without drafts or few.
-    return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], _DRAFTED_ROWS))
+    return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], _DRAFTED_ROWS), adapted)
 
 
 def draft_model_sizes(num_slots: int, context_tokens: int, max_positions: int) -> GraphSizes:

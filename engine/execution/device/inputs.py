@@ -26,7 +26,7 @@ class StepInputs:
     rows: the plan's rows in kernel order: decode rows, with or without drafts, by context length, then prefill chunks.
     order: place of each row in the plan. places: the row of each place. words: the rows as encoded for the device,
     followed by padding rows. draw_starts: index of each row's first draw. context_tokens: of the decode rows.
-    saves: of recurrent states, in the order of the rows.
+    saves: of recurrent states, in the order of the rows. adapted: whether a row has an adapter.
     """
 
     rows: list[ScheduledRow]
@@ -38,6 +38,7 @@ class StepInputs:
     key: GraphKey | None
     context_tokens: int
     saves: Sequence[RowSave] = ()
+    adapted: bool = False
 
     @property
     def drafted_tokens(self) -> int:
@@ -78,7 +79,10 @@ def arrange(
     decoding = [row for row in rows if decodes(row)]
     context_tokens = sum(row.start + row.tokens for row in decoding)
     most_queries = max((row.tokens for row in decoding), default=0)
-    key = graphs.key_for(len(rows), most_queries, context_tokens) if len(decoding) == len(rows) else None
+    adapted = any(row.request.adapter_slot is not None for row in rows)
+    key = None
+    if len(decoding) == len(rows):
+        key = graphs.key_for(len(rows), most_queries, context_tokens, adapted=adapted)
     if key is not None and any(row.start + row.tokens < key.tokens_each for row in rows):
         key = None  # a row has no tokens before it that could fill it up
     lines, saves = _lines(rows, 0 if key is None else key.tokens_each), list[RowSave]()
@@ -87,7 +91,8 @@ def arrange(
     if key is not None:
         words = encoded(lines + padding_rows(key)[len(rows) :])
         starts = [(place + 1) * key.tokens_each - 1 - len(row.drafts) for place, row in enumerate(rows)]
-        return StepInputs(rows, order, places, words, starts, replayed_shape(key, graphs), key, context_tokens, saves)
+        shape = replayed_shape(key, graphs)
+        return StepInputs(rows, order, places, words, starts, shape, key, context_tokens, saves, adapted)
     extending = [row.tokens for row in rows[len(decoding) :]]
     shape = StepShape(
         rows=len(rows),
@@ -99,7 +104,7 @@ def arrange(
         decode_context_tokens=context_tokens,
     )
     starts = [0, *accumulate(1 + len(row.drafts) for row in rows)][:-1]
-    return StepInputs(rows, order, places, encoded(lines), starts, shape, None, context_tokens, saves)
+    return StepInputs(rows, order, places, encoded(lines), starts, shape, None, context_tokens, saves, adapted)
 
 
 def continued(last: StepInputs, planned: Sequence[ScheduledRow], graphs: GraphSizes) -> StepInputs | None:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -42,6 +42,17 @@ class DraftSteps:
     num_graphs: int
 
 
+def allocate_adapters(model: Transformer, slots: int, max_rank: int) -> None:
+    """Slots for adapters on the model's device. Before its memory is measured, which then includes them.
+
+    Raises:
+        OutOfDeviceMemory: they do not fit.
+        ValueError: the device does not take adapters of that rank.
+    """
+    with device_errors(), torch.inference_mode():
+        model.allocate_adapters(slots, max_rank)
+
+
 def measure_memory(
     model: Transformer,
     step_ops: StepOps,
@@ -54,7 +65,8 @@ def measure_memory(
     """Run the largest steps of a loaded model and measure the memory they take besides its weights. `drafts`: whether
     rows will have drafts. `draft_steps`: of its draft model, counted in addition.
 
-    Slots are included. A full decode step counts twice, as CUDA graphs have memory of their own.
+    Slots are included; those of adapters are taken already. A full decode step counts twice, as CUDA graphs have memory
+    of their own.
 
     Raises:
         OutOfDeviceMemory: the steps do not fit.
@@ -85,7 +97,7 @@ def run_largest_step(
 
     With `decode`, run the largest step that a graph can replay instead.
     """
-    plan = largest_step(config, window, decode=decode, groups=model.kv_groups)
+    plan = largest_step(config, window, decode=decode, groups=model.kv_groups, adapted=model.adapters is not None)
     blocks = 1 + max(max(row.request.block_table) for row in plan.rows)
     masked, *_ = plan.rows
     masked.request.matcher = AllowedTokens((0,), model.config.vocab_size)
@@ -95,8 +107,10 @@ def run_largest_step(
 def measure_graphs(runner: DeviceRunner, device: torch.device, *, drafts: bool) -> int:
     """Bytes that the CUDA graphs of a model take in addition to the memory that they share: those of the smallest,
     times their number. 0 if they cannot be captured."""
-    own = _bytes_of_graph(lambda capture: runner.capture_graphs(capture, SMALLEST_GRAPH), device)
-    return own * len(runner.graph_sizes(drafts=drafts).keys)
+    sizes = runner.graph_sizes(drafts=drafts)
+    smallest = replace(SMALLEST_GRAPH, adapted=sizes.adapted)
+    own = _bytes_of_graph(lambda capture: runner.capture_graphs(capture, smallest), device)
+    return own * len(sizes.keys) // len(smallest.keys)
 
 
 def _bytes_of_graph(capture_graph: Callable[[Capture], None], device: torch.device) -> int:
@@ -199,9 +213,11 @@ def _free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0]
 
 
-def largest_step(config: SchedulerConfig, window: int, *, decode: bool, groups: int = 1) -> StepPlan:
+def largest_step(
+    config: SchedulerConfig, window: int, *, decode: bool, groups: int = 1, adapted: bool = False
+) -> StepPlan:
     """A plan for a model with `groups` of KV: a row in every slot, and a copy of a block. All rows share dummy blocks;
-    their KV is never read."""
+    their KV is never read. `adapted`: they have adapters, those of empty slots."""
     rows = min(config.max_running, row_sizes(config.max_running)[-1]) if decode else config.max_running
     max_tokens = min(config.chunk_tokens, window)
     spare = 0 if decode else config.step_tokens - rows
@@ -212,6 +228,7 @@ def largest_step(config: SchedulerConfig, window: int, *, decode: bool, groups: 
         blocks = list(range(-(-tokens // BLOCK_TOKENS)))
         request = demanding_request(slot, tokens, blocks)
         request.window_tables = [blocks] * (groups - 1)
+        request.adapter_slot = 0 if adapted else None
         scheduled.append(ScheduledRow(request, 0, tokens, True))
     return StepPlan(0, tuple(scheduled), copies=(BlockCopy(0, 0),))
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
 from engine.scheduling.plan import BlockCopy, LaunchStats, PendingStep, StepPlan
+from kernels.adapters import AdapterWeights
+from kernels.device_adapters import DeviceAdapters, StepAdapters
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionPlan, CheckedRows, FiniteTokens
@@ -113,7 +116,36 @@ class DeviceRunner:
         """The sizes of the steps to replay, also of those with drafts if there will be `drafts`."""
         # Tokens that fill a row up would advance a recurrent state again, and read blocks that windows have passed.
         fills = self._states is None and self._model.kv_groups == 1
-        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and fills)
+        adapted = self._model.adapters is not None
+        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and fills, adapted=adapted)
+
+    @torch.inference_mode()
+    def allocate_adapters(self, slots: int, max_rank: int) -> None:
+        """Slots for adapters of at most `max_rank`, all empty, unless the model has some. Before the capture of
+        graphs."""
+        if self._model.adapters is None:
+            self._model.allocate_adapters(slots, max_rank)
+
+    @torch.inference_mode()
+    def pack_adapter(self, weights: AdapterWeights) -> Any:
+        """See `DeviceAdapters.pack`."""
+        return self._adapters.pack(weights)
+
+    @torch.inference_mode()
+    def put_adapter(self, slot: int, packed: Any | None) -> None:
+        """See `DeviceAdapters.put`. Called between steps."""
+        with device_errors():
+            self._adapters.put(slot, packed)
+
+    def is_resident(self, slot: int) -> bool:
+        """See `DeviceAdapters.is_resident`."""
+        with device_errors():
+            return self._adapters.is_resident(slot)
+
+    @property
+    def _adapters(self) -> DeviceAdapters:
+        assert self._model.adapters is not None, "the model has no memory for adapters"
+        return self._model.adapters
 
     @torch.inference_mode()
     def capture_graphs(self, capture: Capture, sizes: GraphSizes | None = None) -> None:
@@ -129,7 +161,7 @@ class DeviceRunner:
             shape = replayed_shape(key, sizes)
             own = tensors.first(shape.rows, shape.tokens)
             outputs = outputs or SharedOutputs(self._hidden_states(shape.tokens))
-            graphs[key] = self._capture(capture, own, shape, outputs)
+            graphs[key] = self._capture(capture, own, shape, outputs, adapted=key.adapted)
         self._graphs, self._graph_sizes = graphs, sizes
 
     @torch.inference_mode()
@@ -160,7 +192,8 @@ class DeviceRunner:
             tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
             draws = Draws.after_drafts(inputs.rows, inputs.lines, self._device) if plan.draft_tokens else None
             states = self._device_states(tensors, inputs.shape, inputs.drafted_tokens if plan.draft_tokens else 0)
-            forwarded, draw = self._forward(tensors, inputs.shape, draws, states), None
+            forwarded = self._forward(tensors, inputs.shape, draws, states, adapted=inputs.adapted)
+            draw = None
         else:
             replayed, states = self._graphs[inputs.key], None
             forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
@@ -236,12 +269,14 @@ class DeviceRunner:
         return inputs, needs
 
     def _capture(
-        self, capture: Capture, tensors: StepTensors, shape: StepShape, outputs: SharedOutputs
+        self, capture: Capture, tensors: StepTensors, shape: StepShape, outputs: SharedOutputs, *, adapted: bool
     ) -> ReplayedStep:
         """Capture a step of `shape` over `tensors`, sampled by the slots' columns alone."""
         states = self._device_states(tensors, shape)
         hidden = outputs.hidden(shape.tokens)
-        forward = capture(lambda: outputs.keep(self._forward(tensors, shape, states=states, into=hidden)))
+        forward = capture(
+            lambda: outputs.keep(self._forward(tensors, shape, states=states, into=hidden, adapted=adapted))
+        )
         forwarded = forward()
         return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
 
@@ -275,12 +310,16 @@ class DeviceRunner:
         draws: Draws | None = None,
         states: DeviceStates | None = None,
         into: CheckedRows | None = None,
+        *,
+        adapted: bool = False,
     ) -> Forwarded:
         """Launch the model on the rows that are loaded; samples after each row or, with `draws`, after drafts too. The
-        launches depend on `shape` only. `into`: memory for the hidden states; None: memory of their own."""
+        launches depend on `shape` and `adapted` only. `into`: memory for the hidden states; None: memory of their own.
+        `adapted`: whether rows may have adapters."""
         plan, *window_plans = self._attention_plans(tensors, shape)
+        adapters = self._step_adapters(tensors, shape) if adapted else None
         into = into or self._hidden_states(shape.tokens)
-        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, into=into)
+        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters, into=into)
         if draws is None:
             draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
         finite = FiniteTokens(into.finite, tensors.query_starts, draws.rows)
@@ -288,6 +327,10 @@ class DeviceRunner:
 
     def _hidden_states(self, tokens: int) -> CheckedRows:
         return CheckedRows.empty(tokens, self._model.config.hidden_size, self._ops.dtype, self._device)
+
+    def _step_adapters(self, tensors: StepTensors, shape: StepShape) -> StepAdapters:
+        rows, adapters = self._slots.rows[: shape.rows], self._slots.adapters
+        return self._adapters.of_step(rows, tensors.token_rows, tensors.slot_mapping, adapters)
 
     def _attention_plans(self, tensors: StepTensors, shape: StepShape) -> list[AttentionPlan]:
         """Derive the step's tensors from its rows: the plan of each group of KV. All but the slots of the tokens is the

@@ -18,6 +18,7 @@ from engine.execution.device.staging import Staging, fences_of
 from engine.execution.slots import uses_counts
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
+from kernels.adapters import NO_ADAPTER
 from kernels.step import COUNTING_WORDS, ROW_WORDS, SAVE_WORDS, Counting, RowSave, Sequences, StepOps
 
 
@@ -31,7 +32,8 @@ class _Table(IntEnum):
     DRAFTS = 4
     SAVES = 5
     WINDOW_TABLES = 6
-    FIRST_COLUMN = 7
+    ADAPTERS = 7
+    FIRST_COLUMN = 8
 
 
 class SlotState(NamedTuple):
@@ -72,8 +74,8 @@ class DeviceSlots:
     last one may be on the device before it is in `request.tokens`.
 
     rows: int32 [encoded rows, 8], the rows of the current step. saves: int32 [state slots, 2], those of its states, as
-    encoded `kernels.step.RowSave`. sequences, columns: as the ops take them. The counts
-    are allocated with the first request that has a penalty.
+    encoded `kernels.step.RowSave`. adapters: int32 [S], the slot of each request's adapter, or NO_ADAPTER. sequences,
+    columns: as the ops take them. The counts are allocated with the first request that has a penalty.
     """
 
     def __init__(
@@ -107,10 +109,12 @@ class DeviceSlots:
             _Table.DRAFTS: (num_slots, MOST_DRAFTS),
             _Table.SAVES: (max(1, num_states), SAVE_WORDS),
             _Table.WINDOW_TABLES: ((groups - 1) * num_slots, self._most_blocks),
+            _Table.ADAPTERS: (num_slots, 1),
         }
         self._arena = Arena([*shapes.values(), *((num_slots, words) for words in COLUMN_WORDS.values())], device)
         self.rows = self._arena.table(_Table.ROWS)
         self.saves = self._arena.table(_Table.SAVES)
+        self.adapters = self._arena.table(_Table.ADAPTERS).flatten()
         self._countings = self._arena.table(_Table.COUNTINGS)
         self.sequences = Sequences(
             self._arena.table(_Table.TOKENS),
@@ -190,6 +194,8 @@ class DeviceSlots:
         state, known = self._states[slot], self._tokens[slot]
         if state is None or not state.belongs_to(request):
             state, known = SlotState(request, request.admissions), 0
+            adapter = NO_ADAPTER if request.adapter_slot is None else request.adapter_slot
+            update.changes.put(self._arena.place(_Table.ADAPTERS, slot), [adapter])
             for name, words in request_words(request, self._vocab_size).items():
                 update.changes.put(self._arena.place(self._column_tables[name], slot), words)
         end = row.start + row.tokens - len(row.drafts)

@@ -4,12 +4,14 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from engine.adapters.source import AdapterSource
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import SchedulerConfig
 from engine.execution.runner import ModelRunner
@@ -27,6 +29,7 @@ from engine.scheduling.plan import Executor, PendingStep, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.policy import SpeculationLoad
 from engine.speculation.speculator import Speculator
+from kernels.adapters import AdapterWeights
 from kernels.arrays import Array, Ints
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
@@ -80,15 +83,19 @@ class Harness:
         make_runner: MakeRunner = ModelRunner,
         speculator: Speculator | None = None,
         windows: tuple[int | None, ...] = (),
+        adapters: Mapping[str, AdapterWeights] = MappingProxyType({}),
+        adapter_slots: int = 0,
     ) -> None:
-        """`windows`: those of the groups of the model's KV after the first."""
+        """`windows`: those of the groups of the model's KV after the first. `adapters`: by digest, loaded when a
+        request needs one."""
         self.speculator = speculator
+        self.adapters = adapters
         config = SchedulerConfig(max_running=max_running, step_tokens=step_tokens, chunk_tokens=chunk_tokens)
         self.pool = BlockPool(num_blocks)
         self.states = None if model.config.linear is None else StatePool(max_running + saved_states, max_running)
         states = None if self.states is None else SequenceStates(self.states, interval_blocks=2)
         cache = KVCacheManager(self.pool, prefix_cache=prefix_cache, states=states, windows=windows)
-        self.scheduler = Scheduler(config, cache, model.config.max_position)
+        self.scheduler = Scheduler(config, cache, model.config.max_position, adapter_slots=adapter_slots)
         num_states = {} if self.states is None else {"num_states": self.states.num_slots}
         groups = {"groups": cache.groups} if windows else {}
         self.runner = make_runner(
@@ -119,6 +126,7 @@ class Harness:
         salt: bytes = b"",
         eos: tuple[int, ...] = (2,),
         fork_of: Request | None = None,
+        adapter: str | None = None,
     ) -> Request:
         request = Request(
             id=str(self.arrivals),
@@ -132,6 +140,7 @@ class Harness:
             service_class=STANDARD,
             salt=salt,
             fork_of=fork_of,
+            adapter=None if adapter is None else AdapterSource(adapter, Path()),
         )
         self.arrivals += 1
         self.scheduler.add(request)
@@ -140,6 +149,10 @@ class Harness:
 
     def step(self) -> bool:
         """Launch a step, and take in the one that the executor may not be ahead of. False: there is nothing left."""
+        for load in self.scheduler.update_adapters():
+            self.runner.put_adapter(load.slot, self.runner.pack_adapter(self.adapters[load.source.digest]))  # type: ignore[attr-defined]
+            self.scheduler.adapters.loaded(load.source.digest)
+        self.scheduler.update_adapters()
         must_land = bool(self.launched) and self.speculator is not None  # drafts follow what is known
         plan = None if must_land else self.scheduler.schedule(draft=self._draft)
         if plan is not None:
