@@ -250,6 +250,8 @@ class EngineCore:
                 for runtime in self._runtimes.values():
                     self._update_adapters(runtime)
                     self._step(runtime)
+                if not self._has_work():
+                    self._dispatch()  # held for a step that is not needed: the slots of adapters were all that was left
         except StepHung:
             return  # the watchdog has ended all requests
         except DeviceLost:

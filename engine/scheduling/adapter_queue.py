@@ -73,24 +73,25 @@ class AdapterQueue:
     def __iter__(self) -> Iterator[Request]:
         return (parked.request for parked_ones in self._parked.values() for parked in parked_ones.values())
 
-    def take(self, request: Request, now_ns: int) -> bool:
-        """Lease the slot of a request's adapter. False: it is parked. A request without one needs no lease."""
+    def take(self, request: Request) -> bool:
+        """Lease the slot of a request's adapter. False: it is parked, and its wait counts from `waiting_since_ns`. A
+        request without an adapter needs no lease."""
         source = request.adapter
         if source is None or request.adapter_slot is not None:
             return True
         assert self.pool.slots, f"{request.id} has an adapter, and the model has no slots"
         if not self.pool.is_resident(source.digest) or self._is_held_back(request, source.digest):
-            self.park(request, now_ns)
+            self.park(request, request.waiting_since_ns)
             return False
         request.adapter_slot = self.pool.lease(source.digest)
         self._holders.setdefault(source.digest, {})[request.id] = request
         return True
 
-    def park(self, request: Request, now_ns: int) -> None:
-        """Let a request without a lease wait here."""
+    def park(self, request: Request, since_ns: int) -> None:
+        """Let a request without a lease wait here. `since_ns`: the beginning of its wait."""
         assert request.adapter is not None, f"{request.id} has no adapter"
         assert request.adapter_slot is None, f"{request.id} has a lease"
-        self._parked.setdefault(request.adapter.digest, {})[request.id] = _Parked(request, now_ns)
+        self._parked.setdefault(request.adapter.digest, {})[request.id] = _Parked(request, since_ns)
         self.changed = True
 
     def give_back(self, request: Request) -> None:
@@ -124,7 +125,7 @@ class AdapterQueue:
         for request in ready:
             assert request.adapter is not None, f"{request.id} waits for no adapter"
             self._unpark(request, request.adapter.digest)
-            leased = self.take(request, 0)
+            leased = self.take(request)
             assert leased, f"{request.id} is parked again"
         return sorted(ready, key=order_key)
 

@@ -249,7 +249,7 @@ class RequestTable:
 
     def _await_turn(self, request: Request) -> None:
         self._begin_waiting(request)
-        if self.adapters.take(request, self.now_ns):
+        if self.adapters.take(request):
             self._join_queue(request)
 
     def _join_queue(self, request: Request) -> None:

@@ -2,6 +2,6 @@
 
 `records` has their values, `names` their names, `tables` their SQL tables; `changes` and `queries` write and read them
 within the caller's transaction, `limits` bounds a tenant's number and bytes of them. `files` stores the PEFT folders
-under the digest of their content, and the parts of uploads. `book` answers every request from memory. `hosting` is
-what management operations need to accept an adapter.
+under the digest of their content, and the parts of uploads. `book` answers every request from memory. `hosting`
+accepts an adapter for management operations.
 """

@@ -1,4 +1,4 @@
-"""What management operations need to accept an adapter: the folder of files, the base models, the check and bounds."""
+"""The parts that accept an adapter: the folder of files, the base models, the check and the bounds."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

@@ -43,7 +43,7 @@ ADAPTER_LIMITS = PolicyTable(AdapterLimits, AdapterLimitsRow)
 
 @dataclass(frozen=True, slots=True)
 class AdapterUse:
-    """What a tenant has: `adapters`, the `bytes` of all their versions, and open `uploads` with their bytes."""
+    """Use of the limits by a tenant. `bytes`: of all versions of its adapters. `uploads`: that are open."""
 
     adapters: int
     bytes: int
@@ -52,7 +52,7 @@ class AdapterUse:
 
 
 async def adapter_use(connection: AsyncConnection, tenant_id: str) -> AdapterUse:
-    """What a tenant has now."""
+    """The adapters and uploads of a tenant now."""
     of_tenant = (AdapterRow.tenant_id == tenant_id, AdapterRow.deleted_at.is_(None))
     adapters = await connection.scalar(select(func.count()).select_from(AdapterRow).where(*of_tenant))
     stored = await connection.scalar(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.telemetry.model_stats import LaunchStats, ModelStats, SpeculationStats, StateStats
+from gateway.telemetry.model_stats import AdapterStats, LaunchStats, ModelStats, SpeculationStats, StateStats
 
 MODEL_LABEL = "gen_ai_request_model"
 CLASS_LABEL = "turnpike_class"
@@ -84,6 +84,18 @@ _STATE_COUNTERS = (
     ("evictions_total", "turnpike_state_evictions", "Saved states evicted"),
 )
 
+_ADAPTER_GAUGES = (
+    ("slots", "turnpike_adapter_slots", "Slots for adapters in total"),
+    ("resident", "turnpike_adapters_resident", "Adapters that have a slot"),
+    ("waiting", "turnpike_adapter_sequences_waiting", "Sequences that wait for their adapter to be loaded"),
+)
+_ADAPTER_COUNTERS = (
+    ("loads_total", "turnpike_adapter_loads", "Adapters loaded into a slot"),
+    ("evictions_total", "turnpike_adapter_evictions", "Adapters evicted from their slot"),
+    ("failures_total", "turnpike_adapter_failures", "Adapters that could not be loaded"),
+    ("load_seconds_total", "turnpike_adapter_load_seconds", "Time spent on loading adapters"),
+)
+
 _DRAFT_GAUGES = (
     ("depth", "turnpike_speculation_depth", "Maximum draft depth per request, mean of the latest steps"),
     ("acceptance", "turnpike_speculation_acceptance", "Acceptance rate of the latest drafts"),
@@ -131,6 +143,11 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
         yield _fill(GaugeMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, states, 1)
     for field, name, meaning in _STATE_COUNTERS:
         yield _fill(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, states, 1)
+    adapters = {model: counts.adapters for model, counts in stats.items() if counts.adapters is not None}
+    for field, name, meaning in _ADAPTER_GAUGES:
+        yield _fill(GaugeMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, adapters, 1)
+    for field, name, meaning in _ADAPTER_COUNTERS:
+        yield _fill(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, adapters, 1)
     speculation = {model: counts.speculation for model, counts in stats.items() if counts.speculation is not None}
     yield from _speculation_families(speculation)
 
@@ -188,7 +205,7 @@ def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Met
 def _fill(
     family: GaugeMetricFamily | CounterMetricFamily,
     field: str,
-    stats: Mapping[str, ModelStats] | Mapping[str, StateStats],
+    stats: Mapping[str, ModelStats] | Mapping[str, StateStats] | Mapping[str, AdapterStats],
     unit: float,
 ) -> Metric:
     for model, counts in stats.items():

@@ -167,6 +167,38 @@ class StateStats(Protocol):
         """Saved states that were evicted."""
 
 
+class AdapterStats(Protocol):
+    """The slots of adapters, and totals since the model was loaded."""
+
+    @property
+    def slots(self) -> int:
+        """Slots in total."""
+
+    @property
+    def resident(self) -> int:
+        """Adapters that have a slot."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests whose adapter has none."""
+
+    @property
+    def loads_total(self) -> int:
+        """Adapters loaded."""
+
+    @property
+    def evictions_total(self) -> int:
+        """Adapters evicted."""
+
+    @property
+    def failures_total(self) -> int:
+        """Loads that failed."""
+
+    @property
+    def load_seconds_total(self) -> float:
+        """Time spent on loads."""
+
+
 class ModelStats(Protocol):
     """The scheduler's counts for one model: those in `_total` since it was loaded, the others current."""
 
@@ -237,3 +269,7 @@ class ModelStats(Protocol):
     @property
     def launches(self) -> LaunchStats | None:
         """Counts of launched steps; None: the model is on a CPU."""
+
+    @property
+    def adapters(self) -> AdapterStats | None:
+        """Counts of the slots of adapters; None: the model takes none."""

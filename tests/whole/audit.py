@@ -29,6 +29,7 @@ BACKGROUND = (
     "Relay._run",
     "RefusalLog._run",
     "PriceBook._refresh",
+    "AdapterBook._refresh",
     "Sink.run",
     "_bury",
     "_play",

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from typing import Any
 
+from gateway.adapters.queries import AdapterStore
 from gateway.billing.prepaid import PrepaidKeys
 from gateway.billing.price_store import PriceStore
 from gateway.tenancy import TenantStore
@@ -31,6 +32,7 @@ class Database:
         """Under every gateway of the block: a question is asked of SQLite once, and then takes as long without it."""
         active_keys, versions = PrepaidKeys.active_keys, PriceStore.versions
         revoked_keys = TenantStore.revoked_keys
+        revision, adapters = AdapterStore.revision, AdapterStore.adapters
 
         async def keys_once(source: PrepaidKeys, public_ids: Any) -> Any:
             return await self._once(tuple(public_ids), lambda: active_keys(source, public_ids))
@@ -41,13 +43,21 @@ class Database:
         async def versions_once(store: PriceStore) -> Any:
             return await self._once("prices", lambda: versions(store))
 
+        async def revision_once(store: AdapterStore) -> Any:
+            return await self._once("adapters' revision", lambda: revision(store))
+
+        async def adapters_once(store: AdapterStore) -> Any:
+            return await self._once("adapters", lambda: adapters(store))
+
         PrepaidKeys.active_keys, PriceStore.versions = keys_once, versions_once  # type: ignore[method-assign]
         TenantStore.revoked_keys = revoked_once  # type: ignore[method-assign]
+        AdapterStore.revision, AdapterStore.adapters = revision_once, adapters_once  # type: ignore[method-assign]
         try:
             yield
         finally:
             PrepaidKeys.active_keys, PriceStore.versions = active_keys, versions  # type: ignore[method-assign]
             TenantStore.revoked_keys = revoked_keys  # type: ignore[method-assign]
+            AdapterStore.revision, AdapterStore.adapters = revision, adapters  # type: ignore[method-assign]
 
     async def _once(self, question: Any, ask: Any) -> Any:
         if question not in self._answers:

@@ -28,7 +28,7 @@ Base = Annotated[
 Activate = Annotated[
     bool, typer.Option("--activate/--no-activate", help="Whether the version gets all requests at once.")
 ]
-NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="What requests state as model.")]
+NameOption = Annotated[str, typer.Option("--name", metavar="NAME", help="The name that requests state as model.")]
 
 
 @managed

@@ -252,7 +252,7 @@ async def sweep_at_start(changes: Changes, hosting: AdapterHosting) -> int:
 
 def _hosting(context: AdminContext) -> AdapterHosting:
     if context.adapters is None:
-        raise APIError(409, "This gateway takes no adapters.", code="adapter_conflict")
+        raise APIError(404, "This gateway takes no adapters.", code="adapter_not_found")
     return context.adapters
 
 

@@ -242,7 +242,7 @@ ASKED = st.one_of(NAMES, st.tuples(st.sampled_from(["acme", "globex", "x"]), NAM
 @settings(max_examples=300)
 @given(OWNED, ASKED, st.sampled_from(["acme", "globex"]), st.dictionaries(NAMES, ASKED, max_size=3))
 def test_a_name_never_leads_to_another_tenants_adapter(owned, name, tenant, aliases) -> None:
-    """Whatever is asked for; and what one has is found by both of its names, unless a model has the name."""
+    """For any name; and a tenant's own is found by both of its names, unless a model has the name."""
     book = book_of(*(adapter(owner, each) for owner, each in owned))
     names = ModelNames(("tiny", "small"), {"tiny": "small"}, {}, {"b": "tiny"})
     caller = Principal(tenant, tenant, "standard", "key")

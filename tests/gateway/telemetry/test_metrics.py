@@ -55,6 +55,15 @@ def test_state_slots_are_those_of_models_with_recurrent_layers() -> None:
     assert not any(name.startswith("turnpike_state_") for name in plain)
 
 
+def test_slots_of_adapters_are_those_of_models_that_take_adapters() -> None:
+    shown = samples(Metrics(stats))
+    names = ("slots", "sequences_waiting", "loads_total", "evictions_total", "failures_total", "load_seconds_total")
+    assert [shown[f"turnpike_adapter_{name}"] for name in names] == [20, 3, 70, 58, 1, 1.5]
+    assert shown["turnpike_adapters_resident"] == 12
+    plain = samples(Metrics(lambda: {"tiny": replace(stats()["tiny"], adapters=None)}))
+    assert not any(name.startswith("turnpike_adapter") for name in plain)
+
+
 def test_what_the_limits_say_of_this_moment_is_a_gauge_and_the_rest_is_counted() -> None:
     shown = samples(Metrics(dict, lambda: {"open": 3, "breaker_open": 1, "unmerged": 2, "degraded": 7}))
     assert (shown["turnpike_admission_open_holds"], shown["turnpike_limits_breaker_open"]) == (3, 1)

@@ -65,16 +65,17 @@ struct Shrink {
 
 // The sums of a block of ranks over pairs [first, last) of inputs. A token's sums depend on that token alone, to the bit.
 using ShrinkBlock = void (*)(const Shrink& shrink, int64_t block, int64_t first, int64_t last);
-// What is added to the outputs of the halves `half` and `half` + 1: float32 [32].
-using Expand = void (*)(const Added& added, int64_t half, float* sums);
+// Adds to the sums float32 [rows, 32] of the halves `half` and `half` + 1 what is `added` to each row. A row's sums depend on
+// that row alone, to the bit.
+using Expand = void (*)(const Added* added, int64_t rows, int64_t half, float* sums);
 
 void shrink_block_portable(const Shrink& shrink, int64_t block, int64_t first, int64_t last);
-void expand_portable(const Added& added, int64_t half, float* sums);
+void expand_portable(const Added* added, int64_t rows, int64_t half, float* sums);
 #if defined(__x86_64__)
 void shrink_block_avx2(const Shrink& shrink, int64_t block, int64_t first, int64_t last);
-void expand_avx2(const Added& added, int64_t half, float* sums);
+void expand_avx2(const Added* added, int64_t rows, int64_t half, float* sums);
 void shrink_block_avx512(const Shrink& shrink, int64_t block, int64_t first, int64_t last);
-void expand_avx512(const Added& added, int64_t half, float* sums);
+void expand_avx512(const Added* added, int64_t rows, int64_t half, float* sums);
 #endif
 
 struct LowRankKernels {

@@ -19,7 +19,9 @@ inline void widen_inputs(const uint16_t* x, int64_t count, float* wide) {
     for (; input + LANES <= count; input += LANES) {
         store_floats(wide + input, load_bf16(x + input));
     }
-    store_floats(wide + input, load_some_bf16(x + input, count - input));
+    if (input < count) {
+        store_floats(wide + input, load_some_bf16(x + input, count - input));
+    }
 }
 
 template <int TOKENS>
@@ -81,25 +83,58 @@ void shrink_block(const Shrink& work, int64_t block, int64_t first, int64_t last
     }
 }
 
-// A thread's next block lies after this one.
-void expand(const Added& added, int64_t half, float* sums) {
-    constexpr int64_t LINE_NUMBERS = 32;
-    for (int64_t h = 0; h < 2; ++h, sums += UP_OUTPUTS) {
-        const HalfRanks& ranks = added.change->half(half + h);
-        const uint16_t* up = added.change->up(ranks);
-        const float* shrunk = added.shrunk + ranks.first;
-        const int64_t next = added.change->half(half).pairs + added.change->half(half + 1).pairs;
+// Adds to ROWS rows with one change what half a block's outputs add up.
+template <int ROWS>
+inline void expand_rows(const Added* added, const HalfRanks& ranks, float* sums) {
+    const uint16_t* up = added->change->up(ranks);
+    for (int64_t lane = 0; lane < UP_OUTPUTS; lane += LANES) {
+        Floats first[ROWS] = {}, second[ROWS] = {};
         for (int64_t pair = 0; pair < ranks.pairs; ++pair) {
-            __builtin_prefetch(up + (next + pair) * LINE_NUMBERS, 0, 2);
-        }
-        for (int64_t lane = 0; lane < UP_OUTPUTS; lane += LANES) {
-            Floats first = {}, second = {};
-            for (int64_t pair = 0; pair < ranks.pairs; ++pair) {
-                const Words pairs = load_pairs(up + (pair * UP_OUTPUTS + lane) * 2);
-                first += shrunk[2 * pair] * first_of(pairs);
-                second += shrunk[2 * pair + 1] * second_of(pairs);
+            const Words pairs = load_pairs(up + (pair * UP_OUTPUTS + lane) * 2);
+            const Floats firsts = first_of(pairs), seconds = second_of(pairs);
+            for (int r = 0; r < ROWS; ++r) {
+                const float* shrunk = added[r].shrunk + ranks.first + 2 * pair;
+                first[r] += shrunk[0] * firsts;
+                second[r] += shrunk[1] * seconds;
             }
-            store_floats(sums + lane, first + second);
+        }
+        for (int r = 0; r < ROWS; ++r) {
+            float* to = sums + r * 2 * UP_OUTPUTS + lane;
+            store_floats(to, load_floats(to) + (first[r] + second[r]));
+        }
+    }
+}
+
+// Both halves of a block. A thread's next block lies after this one.
+template <int ROWS>
+inline void expand_block(const Added* added, int64_t half, float* sums) {
+    constexpr int64_t LINE_NUMBERS = 32;
+    const HalfRanks &low = added->change->half(half), &high = added->change->half(half + 1);
+    const uint16_t* next = added->change->up(low) + (low.pairs + high.pairs) * LINE_NUMBERS;
+    for (int64_t line = 0; line < low.pairs + high.pairs; ++line) {
+        __builtin_prefetch(next + line * LINE_NUMBERS, 0, 2);
+    }
+    expand_rows<ROWS>(added, low, sums);
+    expand_rows<ROWS>(added, high, sums + UP_OUTPUTS);
+}
+
+void expand(const Added* added, int64_t rows, int64_t half, float* sums) {
+    constexpr int64_t MOST_ROWS = 4;
+    for (int64_t row = 0; row < rows;) {
+        const LowRank* change = added[row].change;
+        int64_t count = 1;
+        while (count < MOST_ROWS && row + count < rows && added[row + count].change == change) {
+            ++count;
+        }
+        float* to = sums + row * 2 * UP_OUTPUTS;
+        if (change == nullptr) {
+            row += count;
+        } else if (count == MOST_ROWS) {
+            expand_block<MOST_ROWS>(added + row, half, to);
+            row += MOST_ROWS;
+        } else {
+            expand_block<1>(added + row, half, to);
+            ++row;
         }
     }
 }

@@ -120,7 +120,9 @@ void shrink_block_avx2(const Shrink& shrink, int64_t block, int64_t first, int64
     adapters_level::shrink_block(shrink, block, first, last);
 }
 
-void expand_avx2(const Added& added, int64_t half, float* sums) { adapters_level::expand(added, half, sums); }
+void expand_avx2(const Added* added, int64_t rows, int64_t half, float* sums) {
+    adapters_level::expand(added, rows, half, sums);
+}
 
 const LogitPasses avx2_logit_passes = {logits_level::peak,        logits_level::finite, logits_level::mask, logits_level::mass,
                                        logits_level::count_above, logits_level::split,  logits_level::draw};

@@ -91,8 +91,13 @@ void group(const Product& product, int64_t block, int64_t row, int64_t rows) {
         store<SUMS_10>(sums[TILE_ROWS], sums_bytes);
         store<SUMS_11>(sums[TILE_ROWS] + LANES, sums_bytes);
     }
+    Product whole = product;
+    if (product.added != nullptr) {
+        product.expand(product.added + row, rows, product.first_half + 2 * block, sums[0]);
+        whole.added = nullptr;  // it is in the sums
+    }
     for (int64_t r = 0; r < rows; ++r) {
-        store_sums(product, block, row + r, load_floats(sums[r]), load_floats(sums[r] + LANES));
+        store_sums(whole, block, row + r, load_floats(sums[r]), load_floats(sums[r] + LANES));
     }
 }
 

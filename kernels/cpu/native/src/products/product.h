@@ -11,7 +11,7 @@ namespace tp {
 constexpr int64_t BLOCK_OUTPUTS = 32;  // outputs that a kernel computes at a time, in every format
 
 // One product with one weight. `prepared` is what `Format::prepare` made of each row, `prepared_bytes` apart, where the
-// format wants that. `added`: of each row, what its adapter adds to the sums; null: no row has one.
+// format wants that. `added`: of each row, what its adapter adds to the sums before anything else is; null: no row has one.
 struct Product {
     const TpWeight* weight;
     const uint16_t* x;

@@ -26,15 +26,17 @@ inline void store_sums(const Product& product, int64_t block, int64_t row, Float
     const int64_t output = block * BLOCK_OUTPUTS;
     const int64_t low = std::min<int64_t>(LANES, weight.outputs - output);
     const int64_t high = std::clamp<int64_t>(weight.outputs - output - LANES, 0, LANES);
+    if (product.added != nullptr && product.added[row].change != nullptr) {
+        alignas(64) float sums[BLOCK_OUTPUTS];
+        store_floats(sums, first);
+        store_floats(sums + LANES, second);
+        product.expand(product.added + row, 1, product.first_half + 2 * block, sums);
+        first = load_floats(sums);
+        second = load_floats(sums + LANES);
+    }
     if (weight.bias != nullptr) {
         first += load_numbers(weight.bias + output, low);
         second += load_numbers(weight.bias + output + LANES, high);
-    }
-    if (product.added != nullptr && product.added[row].change != nullptr) {
-        alignas(64) float added[BLOCK_OUTPUTS];
-        product.expand(product.added[row], product.first_half + 2 * block, added);
-        first += load_floats(added);
-        second += load_floats(added + LANES);
     }
     switch (product.store) {
         case TP_STORE_BF16: {
