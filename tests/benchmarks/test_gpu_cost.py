@@ -53,7 +53,7 @@ def test_norms_and_scalars_of_gemma4_take_no_launches_of_their_own(launches: cos
 
 
 def test_adapters_take_two_launches_a_product_and_three_a_step(launches: cost.Launches) -> None:
-    """What is read of them is their numbers."""
+    """Bytes are those of their numbers."""
     adapted = cost.decode_launches(adapted=True)
     assert Counter(adapted.layer) - Counter(launches.layer) == {"shrink_kernel": 4, "expand_kernel": 4}
     outside = {"token_adapters_kernel": 1, "count_kernel": 1, "align_kernel": 1}
