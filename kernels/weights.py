@@ -22,7 +22,7 @@ DENSE = "dense"
 """Unquantised numbers in the compute dtype: the weight format that every backend takes."""
 
 
-ModelPart = Literal["experts", "latents", "delta nets"]
+ModelPart = Literal["experts", "latents", "delta nets", "adapters"]
 """A part that not every model has, with kernels of its own."""
 
 

@@ -26,12 +26,17 @@ from engine.models.config import ModelConfig
 from engine.models.transformer import Transformer
 from engine.speculation.device.draft_placement import largest_plan
 from engine.speculation.device.drafter import DeviceDrafter
+from kernels.adapter_sizes import ProductSize
 from kernels.triton.ops import TritonOps
 from kernels.triton.plan import SPLIT_TOKENS
 from kernels.triton.step_ops import TritonStepOps
+from kernels.triton.tuning_adapters import rank_bucket
 from kernels.triton.tuning_products import FEW_ROWS
 
 ROWS = (1, 8, 32, 64, 128, 256)
+_RANK = 16
+_ADAPTED = ((1, 1), (8, 8), (32, 1), (32, 20), (128, 20))
+"""Rows and adapters of a step."""
 PRODUCTS = frozenset({"linear", "few_rows_kernel", "by_head_kernel"})
 ATTENTION = frozenset({"decode", "latent_decode"})
 """Kernels whose time is that of the KV that they read; every other launch is a small one."""
@@ -152,9 +157,10 @@ def counting() -> Iterator[Counter[str]]:
         yield counted
 
 
-def decode_launches(shape: str = "tiny") -> Launches:
-    """Those of a greedy decode step of a model of `models.SHAPES`: what a graph replays, and the upload before it."""
-    one, two = (launches_of(layers, shape) for layers in (1, 2))
+def decode_launches(shape: str = "tiny", *, adapted: bool = False) -> Launches:
+    """Those of a greedy decode step of a model of `models.SHAPES`: what a graph replays, and the upload before it.
+    `adapted`: with an adapter in a row."""
+    one, two = (launches_of(layers, shape, adapted=adapted) for layers in (1, 2))
     layer = two - one
     return Launches(layer, one - layer)
 
@@ -168,11 +174,14 @@ def _model_of(layers: int, name: str) -> Transformer:
         return models.random_model("counted", ops, 64)
 
 
-def launches_of(layers: int, name: str = "tiny") -> Counter[str]:
+def launches_of(layers: int, name: str = "tiny", *, adapted: bool = False) -> Counter[str]:
     model = _model_of(layers, name)
+    if adapted:
+        model.allocate_adapters(1, 8)
     stepper = Stepper(model, slots=2, num_blocks=blocks_for(2, 32), window=64, step_tokens=64)
-    for _ in range(2):
-        stepper.add([5, 6, 7], 8)
+    for place in range(2):
+        request = stepper.add([5, 6, 7], 8)
+        request.adapter_slot = 0 if adapted and not place else None
     stepper.step()
     stepper.step()
     with counting() as counted:
@@ -227,6 +236,61 @@ def step(config: ModelConfig, device: Device, launches: Launches, rows: int, con
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AdaptedStep:
+    """Increments of a decode step with adapters: bytes of the adapters, launches, and milliseconds."""
+
+    megabytes: float
+    launches: int
+    added_ms: float
+
+
+def adapted_step(
+    config: ModelConfig, device: Device, plain: Launches, adapted: Launches, adapters: int, rank: int, assumed: Assumed
+) -> AdaptedStep:
+    """A decode step whose rows have `adapters` adapters of `rank`, of all products, over the same step with none."""
+    layers = config.num_layers
+    launches = adapted.total(layers) - plain.total(layers)
+    numbers = adapters * rank_bucket(rank) * sum(map(_rank_numbers, _adapted_products(config)))
+    read_ms = 1e3 * numbers * _BYTES / (device.bytes_s * assumed.few_rows_bytes)
+    return AdaptedStep(
+        megabytes=numbers * _BYTES / 1e6,
+        launches=launches,
+        added_ms=read_ms + 1e-3 * launches * (assumed.small_us + assumed.gap_us),
+    )
+
+
+def _rank_numbers(size: ProductSize) -> int:
+    return len(size.parts) * size.inputs + size.outputs
+
+
+def _adapted_products(config: ModelConfig) -> Iterator[ProductSize]:
+    """Those of a dense model with keys and values in each layer."""
+    hidden, inner = config.hidden_size, config.intermediate_size
+    for layer in range(config.num_layers):
+        heads = config.heads_of(layer)
+        query, of_keys = config.num_heads * heads.dim, heads.kv_heads * heads.dim
+        yield ProductSize((query, of_keys, of_keys), hidden)
+        yield ProductSize((hidden,), query)
+        yield ProductSize((inner, inner), hidden)
+        yield ProductSize((hidden,), inner)
+
+
+def _print_adapted(config: ModelConfig, plain: Launches, adapted: Launches, context: int, assumed: Assumed) -> None:
+    added = {name: Counter(adapted.layer)[name] for name in adapted.layer.keys() - plain.layer.keys()}
+    outside = sorted(adapted.outside.keys() - plain.outside.keys())
+    print(f"\nWith adapters of rank {_RANK} of all products: {added} in each layer, and {', '.join(outside)}")
+    print("| device | rows | adapters | MB | launches | ms more | share |")
+    print("|---|---|---|---|---|---|---|")
+    for device in DEVICES:
+        for rows, adapters in _ADAPTED:
+            base = step(config, device, plain, rows, context, assumed)
+            one = adapted_step(config, device, plain, adapted, adapters, _RANK, assumed)
+            share = one.added_ms / base.total_ms
+            times = f"{one.megabytes:.0f} | {one.launches} | {one.added_ms:.2f} | {share:.0%}"
+            print(f"| {device.name} | {rows} | {adapters} | {times} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default="llama-3.1-8b", choices=sorted(models.SHAPES))
@@ -253,6 +317,8 @@ def main() -> None:
             times = " | ".join(f"{each:.2f}" for each in parts)
             rate, share = 1e3 * rows / one.total_ms, one.least_ms / one.total_ms
             print(f"| {rows} | {one.gigabytes:.1f} | {times} | {rate:,.0f} | {share:.0%} |")
+    if config.latent is None and config.experts is None:
+        _print_adapted(config, launches, decode_launches(adapted=True), arguments.context, assumed)
 
 
 if __name__ == "__main__":

@@ -76,6 +76,8 @@ def _check_family(stage: Stage, family: str, folder: Path) -> None:
     if model.config.linear is None:
         name = f"{family}, greedy text with drafts"
         stage.attempt(name, partial(_check_drafts, stage, name, model, prompts, expected))
+    name = f"{family}, greedy text with adapters"
+    stage.attempt(name, partial(_check_adapters, stage, name, folder, prompts))
     name = f"{family}, greedy text through the engine"
     stage.attempt(name, partial(_check_engine, stage, name, folder, prompts, expected))
     for dtype in stage.scale.dtypes:
@@ -172,6 +174,49 @@ def _check_drafts(
     drafts = sum(request.draft_tokens for request in requests)
     rejected = drafts - sum(request.accepted_draft_tokens for request in requests)
     stage.checked(f"{name}: share that was rejected", rejected / drafts, 0.1, f"of {drafts}")
+
+
+def _check_adapters(stage: Stage, name: str, folder: Path, prompts: list[list[int]]) -> None:
+    """Each prompt with each adapter and with none in the same steps, replayed where there is a GPU: the text of the
+    adapter merged into the weights."""
+    from tests.support.tiny_adapters import merge, random_adapter
+
+    model, ranks = _load(folder, stage, torch.float32), stage.scale.adapted_ranks
+    adapters = [random_adapter(model.adapted_sizes, seed, rank) for seed, rank in enumerate(ranks)]
+    base = _texts(_stepper(model), stage, prompts, [None])
+    expected = list(base)
+    for adapter in adapters:
+        merged = _load(folder, stage, torch.float32)
+        merge(merged, adapter)
+        expected += _texts(_stepper(merged), stage, prompts, [None])
+    model.allocate_adapters(len(ranks), max(ranks))
+    stepper = _stepper(model)
+    for slot, adapter in enumerate(adapters):
+        stepper.runner.put_adapter(slot, stepper.runner.pack_adapter(adapter))
+    stage.synchronize()
+    stepper.record()
+    texts = _texts(stepper, stage, prompts, [None, *range(len(ranks))])
+    changed = sum(text != plain for text, plain in zip(expected, base * (1 + len(ranks)), strict=True))
+    wrong = sum(text != meant for text, meant in zip(texts, expected, strict=True))
+    stage.checked(name, wrong, 0, f"of {len(texts)}, of which adapters change {changed}")
+    assert changed, "no adapter changes the text"
+
+
+def _stepper(model: Transformer) -> Stepper:
+    blocks, window = blocks_for(_SLOTS, 128), model.config.max_position
+    return Stepper(model, slots=_SLOTS, num_blocks=blocks, window=window, step_tokens=512)
+
+
+def _texts(stepper: Stepper, stage: Stage, prompts: list[list[int]], slots: Sequence[int | None]) -> list[list[int]]:
+    """Of every prompt with the adapter in each slot. Their KV is kept apart by their salts."""
+    requests = []
+    for slot in slots:
+        for prompt in prompts:
+            request = stepper.add(prompt, stage.scale.golden_tokens, salt=str(slot).encode())
+            request.adapter_slot = slot
+            requests.append(request)
+    tokens = stepper.run()
+    return [tokens[request.id] for request in requests]
 
 
 def _check_engine(stage: Stage, name: str, folder: Path, prompts: list[list[int]], expected: list[list[int]]) -> None:

@@ -59,6 +59,7 @@ KINDS = (
     Kind("check delta nets", _CHECK_S, "checks.delta", checks=True),
     Kind("check graphs", _CHECK_S, "checks.graphs", checks=True),
     Kind("check products", _CHECK_S, "checks.products", checks=True),
+    Kind("check adapters", _CHECK_S, "checks.adapters", checks=True),
     Kind("check candidates", _CHECK_S, "sweep", "check", checks=True),
     Kind("golden", _CHECK_S, "golden", checks=True),
     Kind(names.ATTENTION, 35, "attention"),

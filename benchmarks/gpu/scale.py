@@ -40,6 +40,7 @@ class Scale:
     than, so that no cache holds it from one call to the next.
     product, product_rows: outputs and inputs of the products that are measured, and their rows. checked_product,
     checked_rows: of those that are checked. few_rows: rows of the products with plain weights that are not cuBLAS's.
+    adapted_tokens: of a step with adapters whose tiles are those of many tokens. adapted_ranks: of their slots.
     checked_mixture: tokens, experts, experts of a token, hidden and inner sizes.
     models: which of `benchmarks.gpu.models.SHAPES` are served. slots, prompt_tokens, output_tokens: of the saturated
     measurement, `steady_seconds` long. peer_tokens: steps that transformers' decoding is timed over.
@@ -72,6 +73,8 @@ class Scale:
     checked_product: tuple[int, int]
     checked_rows: tuple[int, ...]
     few_rows: tuple[int, ...]
+    adapted_tokens: int
+    adapted_ranks: tuple[int, ...]
     checked_mixture: tuple[int, int, int, int, int]
     tuning: Tuning
     models: tuple[str, ...]
@@ -114,6 +117,8 @@ FULL = Scale(
     checked_product=(4100, 4096),
     checked_rows=(1, 17, 100, 300),
     few_rows=(1, 3, 16),
+    adapted_tokens=600,
+    adapted_ranks=(8, 16, 32, 64),
     checked_mixture=(300, 16, 4, 512, 384),
     tuning=Tuning(
         decode=(
@@ -170,6 +175,8 @@ SMALL = Scale(
     checked_product=(72, 256),
     checked_rows=(1, 40),
     few_rows=(3,),
+    adapted_tokens=40,
+    adapted_ranks=(8,),
     checked_mixture=(5, 4, 2, 128, 128),
     tuning=Tuning(decode=((32, 4, 3, 3),), extend=((32, 32, 4, 3),)),
     models=("tiny",),

@@ -124,7 +124,14 @@ class Stepper:
         if self.model.ops.device.type == "cuda":
             self.runner.capture_graphs(CudaCapture(), self.runner.graph_sizes(drafts=self._speculator is not None))
 
-    def add(self, prompt: Sequence[int], max_tokens: int, params: SamplingParams = GREEDY, seed: int = 0) -> Request:
+    def add(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        params: SamplingParams = GREEDY,
+        seed: int = 0,
+        salt: bytes = b"",
+    ) -> Request:
         request = Request(
             id=str(self._arrivals),
             tokens=list(prompt),
@@ -135,6 +142,7 @@ class Stepper:
             eos_token_ids=(),
             arrival=self._arrivals,
             service_class=_CLASS,
+            salt=salt,
         )
         self._arrivals += 1
         self.scheduler.add(request, time.monotonic_ns())

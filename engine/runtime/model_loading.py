@@ -30,7 +30,7 @@ from engine.memory.kv_memory import (
 )
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.state_pool import StatePool
-from engine.models.config import ModelConfig
+from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import weight_memory
 from engine.models.host_model import HostModel, state_bytes
 from engine.models.kv_groups import KVGroups, group_layers, mixed_blocks, one_group
@@ -93,7 +93,7 @@ def load(
     if draft is not None:
         draft = fitting_draft(draft, name, model_config, text, config)
     if ops.on_gpu:
-        check_parts(_tested_parts(model_config))
+        check_parts(_tested_parts(model_config, adapted=bool(config.adapter_slots)))
     groups = _groups(name, model_config, draft, config)
     adapter_slots = _adapter_slots(config, on_gpu=ops.on_gpu)
     host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups)
@@ -157,12 +157,13 @@ def _adapter_slots(config: EngineConfig, *, on_gpu: bool) -> int:
     return 0 if on_gpu else ADAPTER_SLOTS
 
 
-def _tested_parts(config: ModelConfig) -> list[ModelPart]:
-    """Parts of a model whose kernels are tested on a GPU when such a model is loaded."""
+def _tested_parts(config: ModelConfig, *, adapted: bool) -> list[ModelPart]:
+    """Parts of a model whose kernels are tested on a GPU when such a model is loaded. `adapted`: it takes adapters."""
     there: dict[ModelPart, object] = {
         "experts": config.experts,
         "latents": config.latent,
         "delta nets": config.linear,
+        "adapters": adapted or None,
     }
     return [part for part, described in there.items() if described is not None]
 
@@ -235,15 +236,10 @@ def _device_pool(
     prepared: PreparedDraft | None,
 ) -> KVPool:
     """KV memory on a GPU: what the loaded model and its largest steps leave, and those of its draft model."""
-    from engine.execution.device.placement import allocate_adapters, measure_memory  # imports torch
+    from engine.execution.device.placement import measure_memory  # imports torch
 
+    _allocate_adapters(model, config)
     window = _window(config, model.config)
-    if config.adapter_slots:
-        try:
-            allocate_adapters(model, config.adapter_slots, config.max_adapter_rank)
-        except OutOfDeviceMemory as error:
-            wanted = f"{config.adapter_slots} adapters of rank {config.max_adapter_rank}"
-            raise InsufficientMemory(f"the GPU has no room for {wanted}: {error}; lower adapter_slots") from error
     try:
         steps, drafts = None if prepared is None else prepared.device_steps, config.ngram or draft is not None
         memory = measure_memory(model, select_step_ops(model.ops), config.scheduler, window, steps, drafts=drafts)
@@ -261,6 +257,21 @@ def _device_pool(
         states=states,
         groups=len(groups.windows),
     )
+
+
+def _allocate_adapters(model: "Transformer", config: EngineConfig) -> None:
+    """Reserve the slots of adapters on a GPU, before the memory for KV is measured."""
+    from engine.execution.device.placement import allocate_adapters  # imports torch
+
+    if not config.adapter_slots:
+        return
+    try:
+        allocate_adapters(model, config.adapter_slots, config.max_adapter_rank)
+    except OutOfDeviceMemory as error:
+        wanted = f"{config.adapter_slots} adapters of rank {config.max_adapter_rank}"
+        raise InsufficientMemory(f"the GPU has no room for {wanted}: {error}; lower adapter_slots") from error
+    except ValueError as error:
+        raise UnsupportedCheckpoint(f"max_adapter_rank: {error}") from error
 
 
 def _state_slots(config: EngineConfig, model_config: ModelConfig, budget: KVBudget) -> StateSlots | None:

@@ -72,6 +72,7 @@ class Mark(StrEnum):
     HTTP_REQUEST = "http_request_id"
     FINISH_REASON = "finish_reason"
     HTTP_STATUS = "http_status"
+    ADAPTER = "adapter_id"
 
 
 @dataclass(frozen=True, slots=True)

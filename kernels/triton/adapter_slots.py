@@ -13,6 +13,7 @@ from kernels.exchange import tensor_of
 from kernels.reference_experts import ExpertTiles
 from kernels.step import ROW_WORDS
 from kernels.triton.adapters import expand_kernel, shrink_kernel, token_adapters_kernel
+from kernels.triton.dependent_launch import launch_options
 from kernels.triton.routing import align
 from kernels.triton.tiles import require_contiguous
 from kernels.triton.tuning_adapters import (
@@ -120,7 +121,15 @@ class TritonAdapters:
         tokens = len(token_rows)
         chosen = torch.empty((tokens, 1), dtype=torch.int32, device=self._device)
         token_adapters_kernel[(triton.cdiv(tokens, TOKEN_TILE),)](
-            rows, token_rows, slot_mapping, adapters, chosen, tokens, ROW=ROW_WORDS, TILE=TOKEN_TILE
+            rows,
+            token_rows,
+            slot_mapping,
+            adapters,
+            chosen,
+            tokens,
+            ROW=ROW_WORDS,
+            TILE=TOKEN_TILE,
+            **launch_options(),
         )
         return AdaptedStep(self, align(chosen, self.slots, adapter_tile(tokens).row_tile), tokens)
 
@@ -166,6 +175,7 @@ class AdaptedStep:
             SPLIT_INPUTS=SPLIT_INPUTS,
             num_warps=tile.shrink_warps,
             num_stages=tile.shrink_stages,
+            **launch_options(),
         )
         ends = [sum(size.parts[: each + 1]) for each in range(parts)]
         expand_kernel[sum(triton.cdiv(outputs, tile.output_tile) for outputs in size.parts), count](
@@ -180,6 +190,7 @@ class AdaptedStep:
             ALIGNED=place.aligned,
             OUTPUT_TILE=tile.output_tile,
             num_warps=tile.expand_warps,
+            **launch_options(),
         )
         return y
 

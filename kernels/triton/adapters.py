@@ -14,6 +14,8 @@ the adapter's own rank, a multiple of 8, so that each product begins at a place 
 import triton
 import triton.language as tl
 
+from kernels.triton.dependent_launch import wait_for_predecessor
+
 _NONE = tl.constexpr(-1)
 _ADDED_AT_ONCE = tl.constexpr(4)
 """Splits whose sums are loaded together."""
@@ -25,6 +27,7 @@ def token_adapters_kernel(
 ):
     """The adapter's slot of each token, chosen int32 [T]. Grid: (tiles of the tokens,). Oracle:
     `kernels.reference_adapters.token_adapters`."""
+    wait_for_predecessor()
     token = tl.program_id(0) * TILE + tl.arange(0, TILE)
     live = token < tokens
     stored = live & (tl.load(slot_mapping + token, mask=live, other=-1) >= 0)
@@ -66,6 +69,7 @@ def shrink_kernel(
     [tiles], of each tile's adapter, or -1. tokens: int32 [tiles, ROW_TILE], or -1. Grid: (PARTS x splits, tiles).
     Oracle: `kernels.reference_adapters.add_low_rank`.
     """
+    wait_for_predecessor()
     tile = tl.program_id(1)
     slot = tl.load(slots + tile)
     if slot >= 0:
@@ -139,6 +143,7 @@ def expand_kernel(
     there are fewer. ALIGNED: a number that divides these and N. Grid: (tiles of N, part by part; tiles of tokens).
     Oracle: `kernels.reference_adapters.add_low_rank`.
     """
+    wait_for_predecessor()
     tile = tl.program_id(1)
     slot = tl.load(slots + tile)
     if slot >= 0:

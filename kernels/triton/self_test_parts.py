@@ -1,11 +1,14 @@
 """Computations of the self-test of a GPU for parts that not every model has: mixtures of experts, attention over
-latents, and gated delta nets. Shapes are small: a kernel is compiled again for a model's own."""
+latents, gated delta nets, and adapters. Shapes are small: a kernel is compiled again for a model's own."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from kernels.adapter_sizes import ProductSize
+from kernels.adapters import NO_ADAPTER, AdapterWeights, LayerAdapter, LowRankPart
 from kernels.delta import DeltaShape
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
@@ -24,6 +27,11 @@ _EPS = 1e-5
 _EXPERTS, _PER_TOKEN, _HIDDEN, _INNER = 4, 2, 128, 64
 _FEW_TOKENS, _MANY_TOKENS = 3, 70
 """One for each tile of assignments."""
+
+_RANKS, _ADAPTED_INPUTS, _ADAPTED_TOKENS = (16, 5), 600, 260
+"""Over two splits of the inputs."""
+_COPY_SECONDS = 10.0
+"""Maximum time of the copies of adapters."""
 
 _HEADS, _ROTATED, _RANK, _OTHERS, _VALUES = 16, 32, 128, 64, 64
 """Query heads; dimensions that are rotated, of a latent, of a query that are not rotated, and of a head's value."""
@@ -125,4 +133,36 @@ def _delta_nets(ops: Ops, random: Random) -> Results:
     return {"a delta net": output, "states of a delta net": memory.flatten(1), "a sigmoid gate": gated}
 
 
-PARTS: Mapping[ModelPart, Computation] = {"experts": _experts, "latents": _latents, "delta nets": _delta_nets}
+def _adapters(ops: Ops, random: Random) -> Results:
+    """A product of three parts with adapters of two ranks, in tiles of few tokens and of many."""
+    size = ProductSize((_HIDDEN, _INNER, _INNER), _ADAPTED_INPUTS)
+    slots = ops.allocate_adapters([{"qkv": size}], len(_RANKS), max(_RANKS))
+    for slot, rank in enumerate(_RANKS):
+        parts, first = [], 0
+        for outputs in size.parts:
+            down, up = random(rank, size.inputs, scale=size.inputs**-0.5), random(outputs, rank, scale=rank**-0.5)
+            parts.append(LowRankPart(down.float().cpu().numpy(), up.float().cpu().numpy(), first))
+            first += outputs
+        slots.put(slot, slots.pack(AdapterWeights([LayerAdapter(qkv=tuple(parts))])))
+    until_s = time.monotonic() + _COPY_SECONDS
+    while not all(map(slots.is_resident, range(len(_RANKS)))):
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"adapters are not copied within {_COPY_SECONDS:g} s")
+
+    def added(tokens: int) -> Tensor:
+        rows = [Row(index % (len(_RANKS) + 1), 0, 1, 0, 1, index) for index in range(tokens)]
+        words = torch.tensor(row_words(rows), dtype=torch.int32, device=ops.device).view(-1, ROW_WORDS)
+        owners = torch.arange(tokens, dtype=torch.int32, device=ops.device)
+        adapters = torch.tensor([NO_ADAPTER, *range(len(_RANKS))], dtype=torch.int32, device=ops.device)
+        of_step = slots.of_step(words, owners, owners.long(), adapters)
+        return of_step.add(0, "qkv", random(tokens, size.outputs), random(tokens, size.inputs))
+
+    return {"adapters of few tokens": added(_FEW_TOKENS), "adapters": added(_ADAPTED_TOKENS)}
+
+
+PARTS: Mapping[ModelPart, Computation] = {
+    "experts": _experts,
+    "latents": _latents,
+    "delta nets": _delta_nets,
+    "adapters": _adapters,
+}

@@ -29,8 +29,8 @@ from benchmarks.gpu import (
     smoke,
     sweep,
 )
-from benchmarks.gpu.checks import attention as attention_checks
 from benchmarks.gpu.checks import (
+    adapters,
     delta,
     elementwise,
     graphs,
@@ -41,6 +41,7 @@ from benchmarks.gpu.checks import (
     step,
     worst_row_error,
 )
+from benchmarks.gpu.checks import attention as attention_checks
 from benchmarks.gpu.checks import products as product_checks
 from benchmarks.gpu.kinds import KINDS, Kind, together
 from benchmarks.gpu.models import SHAPES, weight_count, weights_per_step
@@ -68,7 +69,8 @@ def assert_all(stage: Stage, status: Status, at_least: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "run", [delta.run, elementwise.run, int8_kv.run, latents.run, product_checks.run, sampling.run, step.run]
+    "run",
+    [adapters.run, delta.run, elementwise.run, int8_kv.run, latents.run, product_checks.run, sampling.run, step.run],
 )
 def test_checks_pass_where_kernels_are_right(stage: Stage, run: object) -> None:
     run(stage)  # type: ignore[operator]
@@ -86,7 +88,7 @@ def test_attention_is_checked_in_every_kind_of_step(stage: Stage) -> None:
 def test_replayed_steps_are_checked_for_every_size(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.execution.device.graphs._DRAFTED_TOKENS", (3,))
     graphs.run(stage, rerun)
-    assert_all(stage, "passed", 4)
+    assert_all(stage, "passed", 8)
 
 
 def test_a_kernel_that_is_wrong_fails_its_check(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

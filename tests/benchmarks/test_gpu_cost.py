@@ -52,6 +52,22 @@ def test_norms_and_scalars_of_gemma4_take_no_launches_of_their_own(launches: cos
     assert layer == {name: count for name, count in launches.layer.items() if name != "silu_mul_kernel"}
 
 
+def test_adapters_take_two_launches_a_product_and_three_a_step(launches: cost.Launches) -> None:
+    """Bytes are those of their numbers."""
+    adapted = cost.decode_launches(adapted=True)
+    assert Counter(adapted.layer) - Counter(launches.layer) == {"shrink_kernel": 4, "expand_kernel": 4}
+    outside = {"token_adapters_kernel": 1, "count_kernel": 1, "align_kernel": 1}
+    assert Counter(adapted.outside) - Counter(launches.outside) == outside
+    one, twenty = (
+        cost.adapted_step(CONFIG, cost.DEVICES[0], launches, adapted, adapters, 16, cost.Assumed())
+        for adapters in (1, 20)
+    )
+    assert one.launches == twenty.launches == 8 * CONFIG.num_layers + 3
+    assert 20 * one.megabytes == twenty.megabytes
+    assert one.megabytes == pytest.approx(84, abs=4), "42 million numbers"
+    assert one.added_ms < twenty.added_ms
+
+
 def test_a_step_takes_longer_than_its_bytes_and_its_parts_add_up(launches: cost.Launches) -> None:
     steps = [
         cost.step(CONFIG, device, launches, rows, 1000, cost.Assumed()) for device in cost.DEVICES for rows in cost.ROWS

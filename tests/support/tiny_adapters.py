@@ -10,6 +10,7 @@ from engine.models.transformer import Transformer
 from kernels.adapter_sizes import LayerSizes
 from kernels.adapters import ADAPTED_PRODUCTS, AdaptedProduct, AdapterWeights, LayerAdapter, LowRankPart, Parts
 from kernels.arrays import FLOAT32
+from kernels.reference_ops import ReferenceLinear
 from kernels.weights import MlpWeights
 
 
@@ -45,7 +46,7 @@ def random_adapter(
 
 @torch.inference_mode()
 def merge(model: Transformer, adapter: AdapterWeights) -> None:
-    """Add an adapter to the weights of a model on the CPU with plain products."""
+    """Add an adapter to the weights of a model with plain products."""
     for layer, added in zip(model._weights.layers, adapter.layers, strict=True):
         mlp = layer.mlp if isinstance(layer.mlp, MlpWeights) else None
         linears = {"qkv": layer.qkv, "output": layer.output}
@@ -53,6 +54,7 @@ def merge(model: Transformer, adapter: AdapterWeights) -> None:
             linears |= {"gate_up": mlp.gate_up, "down": mlp.down}
         for product in ADAPTED_PRODUCTS:
             for part in added.parts(product):
-                weight = linears[product]._weight  # type: ignore[union-attr]
-                low_rank = torch.from_numpy(part.up @ part.down).to(weight.dtype)
+                linear = linears[product]
+                weight = linear.weight if isinstance(linear, ReferenceLinear) else linear._weight  # type: ignore[union-attr]
+                low_rank = torch.from_numpy(part.up @ part.down).to(weight)
                 weight[part.first : part.first + len(low_rank)] += low_rank

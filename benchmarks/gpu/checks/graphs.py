@@ -1,5 +1,7 @@
 """A recorded decode step gives what the same step gives launch by launch, for every size that is recorded."""
 
+from collections.abc import Sequence
+
 import torch
 
 from benchmarks.gpu.checks import TOLERANCE, share_that_differs, worst_row_error
@@ -11,12 +13,15 @@ from engine.execution.device.inputs import arrange
 from engine.execution.device.sampler import NO_NEEDS
 from engine.request import Request
 from engine.scheduling.plan import ScheduledRow
+from kernels.adapters import NO_ADAPTER
 from kernels.step import StepTensors
 from kernels.triton.ops import TritonOps
+from tests.support.tiny_adapters import random_adapter
 
 _WINDOW = 2048
 _SHORTEST = 16
 """Tokens of a prompt at least: all rows can be filled up to the tokens of any graph."""
+_RANK = 16
 _ANSWER = 150
 """Tokens that each may generate: more than steps are needed until all have begun."""
 
@@ -29,6 +34,7 @@ def run(stage: Stage, capture: Capture | None = None) -> None:
 def _check(stage: Stage, capture: Capture | None) -> None:
     slots, chunk = stage.scale.graph_slots, stage.scale.chunk
     model = random_model("tiny", TritonOps(stage.device, stage.scale.dtypes[0]), _WINDOW)
+    model.allocate_adapters(1, _RANK)
     stepper = Stepper(
         model,
         slots=slots,
@@ -43,10 +49,21 @@ def _check(stage: Stage, capture: Capture | None) -> None:
         stepper.add(prompt.tolist(), max_tokens=_ANSWER)
     while any(not request.output_tokens for request in stepper.scheduler.running) or stepper.scheduler.in_flight == 0:
         assert stepper.step() is not None, "all ended before all had begun"
+    stepper.runner.put_adapter(0, stepper.runner.pack_adapter(random_adapter(model.adapted_sizes, 1, _RANK)))
     stage.synchronize()
     for key in stepper.runner._graph_sizes.keys:
-        running = list(stepper.scheduler.running)
-        _compare(stage, stepper, key, [_again(each, key.tokens_each) for each in running[: key.rows]])
+        running = list(stepper.scheduler.running)[: key.rows]
+        _adapt(stepper, running, adapted=key.adapted)
+        _compare(stage, stepper, key, [_again(each, key.tokens_each) for each in running])
+
+
+@torch.inference_mode()
+def _adapt(stepper: Stepper, requests: Sequence[Request], *, adapted: bool) -> None:
+    """Give every other request an adapter from here on, the first one included, or none of them."""
+    for request in requests:
+        assert request.slot is not None, "the request does not run"
+        request.adapter_slot = 0 if adapted and request.arrival % 2 == requests[0].arrival % 2 else None
+        stepper.runner._slots.adapters[request.slot] = NO_ADAPTER if request.adapter_slot is None else 0
 
 
 def _again(request: Request, tokens_each: int) -> ScheduledRow:
@@ -61,11 +78,12 @@ def _again(request: Request, tokens_each: int) -> ScheduledRow:
 def _compare(stage: Stage, stepper: Stepper, key: GraphKey, rows: list[ScheduledRow]) -> None:
     runner = stepper.runner
     inputs = arrange(rows, runner._graph_sizes)
-    title = f"replayed step of {key.rows} rows of {key.tokens_each} tokens"
+    title = f"replayed step of {key.rows} rows of {key.tokens_each} tokens{' with adapters' * key.adapted}"
     assert inputs.key == key, f"{len(rows)} rows replay {inputs.key}, not {key}"
     runner._slots.load(inputs.rows, inputs.words)
     shape, draws = inputs.shape, len(rows) * key.tokens_each
-    expected = runner._forward(StepTensors.empty(shape.rows, shape.tokens, stage.device), shape)
+    tensors = StepTensors.empty(shape.rows, shape.tokens, stage.device)
+    expected = runner._forward(tensors, shape, adapted=key.adapted)
     logits = expected.logits[:draws].clone()
     drawn = runner._draw(expected, shape, NO_NEEDS).tokens[:draws].clone()
     replayed = runner._graphs[key]

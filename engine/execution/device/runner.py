@@ -215,7 +215,10 @@ class DeviceRunner:
             step = self._undrawn = MaskedStep(finish)
         else:
             step = finish()
-        self.launches, self._last = _counted(self.launches, inputs), None if inputs.follows_drafts else (inputs, needs)
+        self.launches, self._last = (
+            _counted(self.launches, inputs),
+            None if self._drafted.rows and inputs.follows_drafts else (inputs, needs),
+        )
         self._drafted = DraftedRows.of(inputs.rows) if plan.draft_tokens else NO_DRAFTED_ROWS
         return step
 

@@ -25,6 +25,9 @@ def list_all(
     http_status: Annotated[
         int | None, typer.Option("--http-status", metavar="STATUS", help="Only requests with this status, as in 500.")
     ] = None,
+    adapter: Annotated[
+        str | None, typer.Option("--adapter", metavar="ID", help="Only requests of this adapter, by its id.")
+    ] = None,
     since: Since = None,
     until: Until = None,
     limit: Limit = 50,
@@ -38,6 +41,7 @@ def list_all(
         "model": model,
         "finish_reason": finish_reason,
         "http_status": None if http_status is None else str(http_status),
+        "adapter_id": adapter,
         "start": optional_time("--since", since),
         "end": optional_time("--until", until),
     }

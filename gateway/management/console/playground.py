@@ -7,6 +7,7 @@ signed for this session, and the gateway looks the key up as it does for session
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -116,7 +117,7 @@ async def _page(
         "grant": grant,
         "models": [card["id"] for card in cards],
         "tiers": tiers,
-        "prices": orjson.dumps(_prices(context, tiers)).decode(),
+        "prices": orjson.dumps(_prices(context, tiers, speaker.tenant_id)).decode(),
         "defaults": orjson.dumps({card["id"]: card["default_parameters"] for card in cards}).decode(),
         "target": PREFIX + PASSAGE_PATH,
         "api_path": API_PATH,
@@ -132,17 +133,21 @@ def _tiers(context: ConsoleContext, speaker: Principal) -> Sequence[str]:
     return names[names.index(context.classes.of_tier(speaker.tier).name) :]
 
 
-def _prices(context: ConsoleContext, tiers: Sequence[str]) -> Mapping[str, Mapping[str, Sequence[int]]]:
-    """By model and class: nanodollars of a token of the prompt, of one of it from the cache, and of the answer."""
+def _prices(context: ConsoleContext, tiers: Sequence[str], tenant_id: str) -> Mapping[str, Mapping[str, Sequence[int]]]:
+    """By model or adapter of the tenant, and by class: nanodollars of a token of the prompt, of one of it from the
+    cache, and of the answer."""
     now = context.now()
+    priced = {model: ("", model, Decimal(1)) for model in context.engine.models}
+    for each in context.adapters.of_tenant(tenant_id):
+        priced.setdefault(each.name, (each.id, each.model, each.price_multiplier))
     prices: dict[str, dict[str, Sequence[int]]] = {}
-    for model in context.engine.models:
+    for name, of in priced.items():
         for tier in tiers:
             try:
-                price = context.prices.price_of(model, tier, now)
+                price = context.prices.price_of_adapter(*of, tier, now)
             except NoPrice:
                 continue
-            prices.setdefault(model, {})[tier] = (price.prompt, price.cached_prompt, price.completion)
+            prices.setdefault(name, {})[tier] = (price.prompt, price.cached_prompt, price.completion)
     return prices
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 from gateway.billing.errors import NoPrice
-from gateway.billing.prices import Price
+from gateway.billing.prices import Price, split_version
 from gateway.http.errors import APIError
 from gateway.management.console.addresses import address, next_page
 from gateway.management.console.charts import Chart, shares
@@ -34,7 +34,7 @@ from gateway.spreadsheet import csv_text
 DEFAULT_SPAN = "day"
 ID_SPAN = "quarter"
 """The window of a search by id that states none."""
-FILTERS = ("tenant_id", "key_id", "model", "tier", "finish_reason", "http_status", "request_id")
+FILTERS = ("tenant_id", "key_id", "model", "tier", "finish_reason", "http_status", "adapter_id", "request_id")
 EVERY_S = 15
 
 _ASKED = ("window", "start", "end", *FILTERS)
@@ -167,8 +167,9 @@ async def one(context: ConsoleContext, page_request: PageRequest) -> Page:
 def _price(context: ConsoleContext, request: dict[str, Any]) -> Price | None:
     """The price at which it was charged: that of its admission. None if the price book no longer has it."""
     begun = datetime.fromisoformat(request["occurred_at"]) - timedelta(milliseconds=request["total_latency_ms"])
+    tier, multiplier = request["tier_served"], split_version(request["price_version"])[1]
     try:
-        price = context.prices.price_of(request["model"], request["tier_served"], begun)
+        price = context.prices.price_of_adapter(request["adapter_id"], request["model"], multiplier, tier, begun)
     except NoPrice:
         return None
     return price if price.version == request["price_version"] else None

@@ -94,6 +94,7 @@ REQUEST_FILTERS: Mapping[str, Member] = {
     **FILTERS,
     "finish_reason": optional(Choice(tuple(Ending))),
     "http_status": optional(HTTP_STATUS),
+    "adapter_id": optional(Text(255), "Of the tenant's adapter that answered."),
     "request_id": optional(
         Text(255, 1, pattern="[A-Za-z0-9._:/+=-]+"), "The `id` in the answer's body, or the `x-request-id` header."
     ),
@@ -122,7 +123,8 @@ async def requests_answer(
         at_ms, event_id, until_ms = cursors.read(listing, query["cursor"])
         after, until = EventCursor(at_ms, UUID(event_id)), utc_from_ms(until_ms)
     start, end = window_of(query, until)
-    marks = {Mark.FINISH_REASON: query["finish_reason"], Mark.HTTP_STATUS: query["http_status"]}
+    names = (Mark.FINISH_REASON, Mark.HTTP_STATUS, Mark.ADAPTER)
+    marks = {mark: query[mark.value] for mark in names}
     page = await events(
         analytics,
         TimeRange(unix_ms(start), unix_ms(end)),

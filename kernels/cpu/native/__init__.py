@@ -7,11 +7,14 @@ every op. A token's numbers depend on its own sequence alone, to the bit: not on
 
     norm -> qkv -> rotate, store KV -> attention over the block table -> output, added to the residual
     norm -> gate and up, SiLU x mul in registers -> down, added to the residual
+    before a product that adapters change: its inputs times their lower factors; what the upper ones make of that is
+        added to the product's float32 sums before these are stored
     or, of a mixture: norm -> router -> gate and up of all chosen experts -> down of all -> weighted sum, added
 
 The last layer writes the KV of all tokens, and computes the rest for the wanted tokens only. Folders of `src`:
 
     products   weights times rows: `work.cpp` divides the work, a format packs and multiplies, `store.h` writes
+    adapters   low-rank changes of products by row (LoRA): packed, shrunk by adapter, expanded into a product's sums
     experts    mixtures of experts: the router's choice, and the products of chosen experts
     attention  paged attention and the storage formats of KV
     norms      RMS norms, rotary positions

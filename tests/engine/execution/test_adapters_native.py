@@ -2,6 +2,7 @@
 the same for a sequence in any batch."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -225,6 +226,18 @@ def test_a_sequence_is_the_same_in_any_batch(family: TinyFamily, tiny_folders: d
         alone.step({row: count})
         places = [takes[row] - 1, takes[row], count - 1]
         assert torch.equal(torch.cat(batch.hidden[row]), alone.hidden[row][0][places])
+
+
+def test_adapters_are_packed_while_another_thread_computes(tiny_folders: dict[str, Path]) -> None:
+    model = loaded(tiny_folders["llama"])
+    expected = logits_of(model, 2)
+    weights = adapter_of(reference_model(tiny_folders["llama"]), 2)
+    with ThreadPoolExecutor(1) as pool:
+        packing = pool.submit(lambda: [model.pack_adapter(weights) for _ in range(200)])
+        while not packing.done():
+            assert torch.equal(logits_of(model, 2), expected)
+    model.put_adapter(2, packing.result()[-1])
+    assert torch.equal(logits_of(model, 2), expected)
 
 
 def test_an_adapter_of_another_model_is_not_packed(tiny_folders: dict[str, Path]) -> None:

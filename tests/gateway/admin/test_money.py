@@ -182,6 +182,15 @@ async def test_requests_are_filtered_by_the_status_that_their_client_saw(admin: 
         assert refused["param"] == "http_status"
 
 
+async def test_requests_are_filtered_by_their_adapter(admin: Admin, analytics: Analytics) -> None:
+    price, adapters = Price("m@1", 150, 75, 600), ["", "support:aaaaaaaaaaaa", "sql:bbbbbbbbbbbb"]
+    await store(
+        analytics, *(replace(an_event("t", NOON, price, (1, 0, n)), adapter_id=each) for n, each in enumerate(adapters))
+    )
+    (mine,) = (await admin.get("/requests", params={"adapter_id": "sql:bbbbbbbbbbbb"}))["data"]
+    assert mine["completion_tokens"] == 2
+
+
 async def test_shares_of_routing_are_counted_exactly(admin: Admin, analytics: Analytics) -> None:
     price = Price("m@1", 150, 75, 600)
     asked = [("t0", "complexity_small", 9), ("t1", "complexity_small", 9), ("t0", "complexity_large", 9)]

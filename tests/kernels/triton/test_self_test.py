@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.triton import attention, delta_launch, latents, mixture, norms, ops, self_test
+from kernels.triton import adapter_slots, attention, delta_launch, latents, mixture, norms, ops, self_test
 from kernels.triton.self_test import failure_on, part_failure_on
 from kernels.triton.self_test_parts import PARTS
 from kernels.weights import ModelPart
@@ -56,6 +56,7 @@ def test_parts_of_a_model_pass(part: ModelPart) -> None:
         (mixture, "mixture", "experts", "a mixture of few tokens"),
         (latents, "attend_latents", "latents", "attention over latents"),
         (delta_launch, "gated_delta", "delta nets", "a delta net"),
+        (adapter_slots.AdaptedStep, "add", "adapters", "adapters of few tokens"),
     ],
 )
 def test_one_wrong_number_of_a_part_fails_it(

@@ -97,7 +97,7 @@ def harness_of(model: Transformer, make_runner: MakeRunner, speculator: Speculat
     return Harness(
         model,
         chunk_tokens=17,
-        max_running=3,
+        max_running=2,
         make_runner=make_runner,
         speculator=speculator,
         adapters=adapters_of(model),

@@ -1,5 +1,6 @@
 """A model that a GPU computes is loaded for it, sized by what it leaves, and placed on it. Torch's ops stand in."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from engine.speculation.device import draft_placement
 from kernels.dispatch import DeviceUnavailable
 from kernels.reference_ops import ReferenceOps
 from kernels.reference_step import ReferenceStepOps
+from kernels.triton.tuning_adapters import rank_bucket
 from tests.engine.execution.device.harness import REFERENCE_GRAPHS, rerun
 from tests.engine.execution.harness import Harness, load_tiny
 
@@ -176,3 +178,38 @@ def test_layers_whose_heads_differ_have_one_pool(
         assert 0 <= groups * block_bytes - BLOCK_TOKENS * token_bytes <= MAX_UNUSED * groups * block_bytes
         tokens = min((2 << 20) // block_bytes // groups * BLOCK_TOKENS, 2 * model.config.max_position)
         assert str(engine.hardware["kv memory of gemma"]).startswith(f"{tokens} tokens in")
+
+
+def test_adapters_of_a_model_on_a_gpu(
+    tiny_folders: dict[str, Path], placed: list[Transformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their kernels are tested, and their slots allocated before memory is measured."""
+    tested: list[str] = []
+    monkeypatch.setattr("engine.runtime.model_loading.check_parts", tested.extend)
+    measure = placement.measure_memory
+
+    def measured(model: Transformer, *arguments: Any, drafts: bool) -> DeviceMemory:
+        assert model.adapters is not None
+        return measure(model, *arguments, drafts=drafts)
+
+    monkeypatch.setattr(placement, "measure_memory", measured)
+    config = EngineConfig(scheduler=SLOTS, adapter_slots=2, max_adapter_rank=8)
+    with Engine.load({"model": tiny_folders["llama"]}, config) as engine:
+        assert engine.adapter_slots("model") == 2
+        engine.generate("model", PROMPTS, GREEDY)
+    assert tested == ["adapters"]
+
+
+@pytest.mark.usefixtures("placed")
+def test_adapters_that_a_gpu_cannot_hold(tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    models, config = {"model": tiny_folders["llama"]}, EngineConfig(scheduler=SLOTS, adapter_slots=2)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(ReferenceOps, "allocate_adapters", full)
+    with pytest.raises(InsufficientMemory, match="the GPU has no room for 2 adapters of rank 64: CUDA out of memory"):
+        Engine.load(models, config)
+    monkeypatch.setattr(ReferenceOps, "allocate_adapters", lambda self, layers, slots, rank: rank_bucket(rank))
+    with pytest.raises(UnsupportedCheckpoint, match="max_adapter_rank: a GPU takes adapters of ranks up to 64, not 65"):
+        Engine.load(models, replace(config, max_adapter_rank=65))

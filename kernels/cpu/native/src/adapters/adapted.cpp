@@ -82,7 +82,8 @@ class Shrinking {
 
     void run_all() const {
         const int64_t unit_bytes = arena_.groups->change->quarter_pairs() * RANK_BLOCK * 4;
-        const int64_t piece = std::max<int64_t>(1, PIECE_BYTES / unit_bytes), least = std::max<int64_t>(1, LEAST_BYTES / unit_bytes);
+        const int64_t piece = std::max<int64_t>(1, PIECE_BYTES / unit_bytes);
+        const int64_t least = std::max<int64_t>(1, LEAST_BYTES / unit_bytes);
         const auto shrink = [](const void* all, int64_t first, int64_t last) {
             static_cast<const Shrinking*>(all)->run_units(first, last);
         };

@@ -91,7 +91,7 @@ class Packing {
 
   private:
     int64_t down_at() const {
-        return up_to(static_cast<int64_t>(sizeof(LowRank)) + halves_.count() * static_cast<int64_t>(sizeof(HalfRanks)), ALIGNMENT);
+        return up_to(int64_t{sizeof(LowRank)} + halves_.count() * int64_t{sizeof(HalfRanks)}, ALIGNMENT);
     }
     int64_t up_at() const { return down_at() + 2 * rank_ * inputs_; }
 
@@ -142,7 +142,8 @@ class Packing {
             const TpLowRankPart* part = part_of(output, &begin);
             for (int64_t row = 0; part != nullptr && row < part->rank; ++row) {
                 const int64_t rank = begin - ranks.first + row;
-                up[(rank / 2 * UP_OUTPUTS + lane) * 2 + rank % 2] = rounded(part->up[(output - part->first) * part->rank + row]);
+                const float number = part->up[(output - part->first) * part->rank + row];
+                up[(rank / 2 * UP_OUTPUTS + lane) * 2 + rank % 2] = rounded(number);
             }
         }
     }
