@@ -28,6 +28,6 @@ def make_adapter(
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "lora_B" in name:
-                weight.normal_(0, 0.5 / rank)
+                weight.normal_(0, 2 / rank)
     model.save_pretrained(str(folder))
     return model.eval()  # type: ignore[no-any-return]

@@ -17,16 +17,11 @@ from tests.support.tiny_models import reference_model, reference_text
 
 FAMILIES = {
     "llama": DENSE,
-    "mistral": DENSE,
-    "qwen2": DENSE,
     "qwen3": DENSE,
     "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
-    "granite": DENSE,
     "olmo2": DENSE,
     "smollm3": DENSE,
-    "exaone4": DENSE,
     "glm4": (*ATTENTION, "gate_up_proj", "down_proj"),
-    "gemma2": DENSE,
     "gemma3": DENSE,
     "mixtral": ATTENTION,
     "qwen3_moe": ATTENTION,
