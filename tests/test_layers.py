@@ -13,7 +13,7 @@ MAY_NOT_IMPORT = {"kernels": {"engine", "gateway", "migrations"}, "engine": {"ga
 ON_A_GPU = "kernels/triton/"
 MAY_NAME_IT = {"kernels/dispatch.py", "kernels/gpu.py"}
 """Modules that may import Triton kernels: without a GPU, neither they nor triton are needed."""
-TEST_ONLY = {"transformers", "pytest", "hypothesis", "httpx", "openai", "tests"}
+TEST_ONLY = {"transformers", "peft", "pytest", "hypothesis", "httpx", "openai", "tests"}
 PARENTS = {"gateway", "gateway.management", "engine", "kernels"}
 """Folders whose own folders are packages."""
 FILES = [path for package in ("gateway", "engine", "kernels", "migrations") for path in (ROOT / package).rglob("*.py")]

@@ -4,7 +4,13 @@ from engine.simulation.campaign import Limits, run_campaign
 
 
 def assert_seeds_are_clean(
-    seeds: int, *, ahead: int, blocks_a_step: int, states: bool = False, windows: bool = False
+    seeds: int,
+    *,
+    ahead: int,
+    blocks_a_step: int,
+    states: bool = False,
+    windows: bool = False,
+    adapters: bool = False,
 ) -> None:
     for speculate in (False, True):
         report = run_campaign(
@@ -15,5 +21,6 @@ def assert_seeds_are_clean(
             blocks_a_step=blocks_a_step,
             states=states,
             windows=windows,
+            adapters=adapters,
         )
         assert report.failed_seed is None, report.failure
