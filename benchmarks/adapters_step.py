@@ -1,10 +1,10 @@
-"""What adapters cost a step: `python -m benchmarks.adapters_step [threads]`.
+"""The cost of adapters in a step: `python -m benchmarks.adapters_step [threads]`.
 
 The forward pass and the head's product of decode steps, and of a prompt's chunk, of random weights in SmolLM2-135M's
 shape: with one adapter for all rows, and with as many as rows, up to 20, as a share of the same step without, in
-alternating turns. An adapter of rank 8 changes queries and values, one of rank 16 all linears of a layer. Beside that,
-the bytes of the adapters' weights that a step reads, as a share of the model's: below that no step can get that waits
-for memory.
+alternating turns. An adapter of rank 8 changes queries and values, one of rank 16 all linears of a layer. Next to each
+ratio, the bytes that the step reads with the adapters' weights, as a share of those without: the least ratio of a step
+that waits for memory.
 """
 
 import os

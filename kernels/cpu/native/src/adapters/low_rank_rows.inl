@@ -3,6 +3,7 @@
 // weights and an input are in registers.
 
 constexpr int64_t CHUNK_PAIRS = 64;  // of inputs that are widened at a time; even
+constexpr int64_t AHEAD_PAIRS = 64;  // how far ahead ranks are fetched: what comes after `down` is `up`, which is needed next
 constexpr int CHAINS = 4;            // sums of a token, of which each takes every fourth input
 
 inline Floats first_of(Words pairs) { return reinterpret_cast<Floats>(pairs << 16); }
@@ -27,6 +28,7 @@ inline void widen_inputs(const uint16_t* x, int64_t count, float* wide) {
 template <int TOKENS>
 inline void add_pair(const uint16_t* down, const float (&wide)[TOKENS][2 * CHUNK_PAIRS + LANES], int64_t pair, int chain,
                      Floats (&sums)[TOKENS][CHAINS]) {
+    __builtin_prefetch(down + AHEAD_PAIRS * RANK_BLOCK * 2);
     const Words pairs = load_pairs(down);
     const Floats first = first_of(pairs), second = second_of(pairs);
     for (int t = 0; t < TOKENS; ++t) {
