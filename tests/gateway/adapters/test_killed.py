@@ -24,7 +24,7 @@ def upload_until_killed(folder: Path, after_s: float) -> None:
     program = [sys.executable, "-m", "tests.gateway.adapters.uploading", str(folder)]
     with subprocess.Popen(program, stdout=subprocess.PIPE) as uploading:
         assert uploading.stdout is not None
-        assert uploading.stdout.readline() == b"ready\n"
+        assert uploading.stdout.readline() == b"stored\n"
         time.sleep(after_s)
         uploading.kill()
 
@@ -35,7 +35,7 @@ async def test_nothing_is_half_stored(sqlite_schema: Path, tmp_path: Path) -> No
     await TenantWriter(database, PEPPER).create_tenant("acme", "standard")
     host, chance, stored = hosting(tmp_path / "adapters"), random.Random(3), 0
     for _ in range(KILLS):
-        upload_until_killed(tmp_path, 0.05 + 0.3 * chance.random())
+        upload_until_killed(tmp_path, 0.3 * chance.random())
         await sweep_at_start(Changes(database, PEPPER), host)
         named = {version.digest for adapter in await AdapterStore(database).adapters() for version in adapter.versions}
         assert {entry.name for entry in host.files.folder.iterdir()} - {"uploads"} == named

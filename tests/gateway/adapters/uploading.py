@@ -26,7 +26,6 @@ async def upload(folder: Path) -> None:
     operations = LocalOperations(context)
     [tenant] = (await operations.read("listTenants"))["data"]
     path = {"tenant_id": tenant["id"]}
-    print("ready", flush=True)
     for number in itertools.count():
         files = adapter_files(f"{folder} {number} {os.getpid()}".encode() * 20_000)
         body = {"name": f"a{number % 7}", "model": "tiny", "files": stated(files)}
@@ -37,6 +36,7 @@ async def upload(folder: Path) -> None:
             await operations.store("storeAdapterFile", files[name][:half], where, {"offset": "0"})
             await operations.store("storeAdapterFile", files[name][half:], where, {"offset": str(half)})
         await operations.change("completeAdapterUpload", begun)
+        print("stored", flush=True)
 
 
 if __name__ == "__main__":
