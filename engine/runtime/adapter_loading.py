@@ -1,4 +1,4 @@
-"""Loads adapters in the background: reads and packs their files on a thread of its own, while steps go on."""
+"""Loads adapters in the background: reads and packs their files on a thread of its own, during steps."""
 
 import logging
 import time
