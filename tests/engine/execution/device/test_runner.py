@@ -227,7 +227,7 @@ def test_a_chunk_that_does_not_sample_is_looked_at_too(runner: DeviceRunner) -> 
 
 
 def test_a_broken_device_is_named(runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object) -> torch.Tensor:
+    def broken(*_: object, **__: object) -> torch.Tensor:
         raise torch.AcceleratorError("an illegal memory access")
 
     monkeypatch.setattr(runner._model, "forward", broken)
