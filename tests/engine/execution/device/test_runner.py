@@ -227,7 +227,7 @@ def test_a_chunk_that_does_not_sample_is_looked_at_too(runner: DeviceRunner) -> 
 
 
 def test_a_broken_device_is_named(runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object) -> torch.Tensor:
+    def broken(*_: object, **__: object) -> torch.Tensor:
         raise torch.AcceleratorError("an illegal memory access")
 
     monkeypatch.setattr(runner._model, "forward", broken)
@@ -249,7 +249,7 @@ def test_a_device_that_breaks_after_the_launch_is_named(runner: DeviceRunner, mo
 
 
 def test_out_of_memory_is_named_and_can_be_retried(runner: DeviceRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*arguments: object) -> torch.Tensor:
+    def full(*_: object, **__: object) -> torch.Tensor:
         raise torch.OutOfMemoryError("no room for 12 GiB")
 
     request = running_request(prompt(40), 0, [0, 1, 2])
