@@ -21,6 +21,7 @@ LONGEST_STEP_NS = int(1e9 * STEP_TIMEOUT_SECONDS / STEPS_IN_TIMEOUT)
 ADAPTER_SLOTS = 20
 """Adapters that a model on a CPU keeps resident unless stated."""
 MAX_ADAPTER_RANK = 64
+ADAPTER_CACHE_BYTES = 512 << 20
 ADAPTER_WAIT_SECONDS = 30.0
 ADAPTER_WAIT_NS = int(1e9 * ADAPTER_WAIT_SECONDS)
 
@@ -141,6 +142,8 @@ class EngineConfig:
     they are loaded, and 0 on a GPU, where their memory is reserved."""
     max_adapter_rank: int = MAX_ADAPTER_RANK
     """Maximum rank of an adapter. On a GPU memory is reserved for it."""
+    adapter_cache_bytes: int = ADAPTER_CACHE_BYTES
+    """Host memory of each model for adapters that have been read and have no slot."""
     adapter_wait_seconds: float = ADAPTER_WAIT_SECONDS
     """Time after which a request fails whose adapter is not resident."""
 
@@ -153,6 +156,8 @@ class EngineConfig:
             raise ValueError(f"adapter_slots must be in [0, 4096], got {self.adapter_slots}")
         if not 1 <= self.max_adapter_rank <= 512:
             raise ValueError(f"max_adapter_rank must be in [1, 512], got {self.max_adapter_rank}")
+        if self.adapter_cache_bytes < 0:
+            raise ValueError(f"adapter_cache_bytes must not be negative, got {self.adapter_cache_bytes}")
         if not 0.0 < self.adapter_wait_seconds < float("inf"):
             raise ValueError(f"adapter_wait_seconds must be positive, got {self.adapter_wait_seconds}")
         for model, draft in self.drafts.items():

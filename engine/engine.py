@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from engine.adapters.source import AdapterSource
 from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
-from engine.config import EngineConfig
+from engine.config import ADAPTER_CACHE_BYTES, EngineConfig
 from engine.errors import InvalidParameter, UnservableRequest
 from engine.grammar.allowed import AllowedTokens
 from engine.memory.kv_memory import InsufficientMemory
@@ -46,6 +46,7 @@ class Engine:
         hardware: Mapping[str, str | int | float],
         *,
         step_timeout_seconds: float,
+        adapter_cache_bytes: int = ADAPTER_CACHE_BYTES,
     ) -> None:
         self.models: Mapping[str, ServedModel] = MappingProxyType({m.served.name: m.served for m in models})
         self.hardware = hardware
@@ -57,7 +58,8 @@ class Engine:
         )
         for model in models:
             if model.served.adapter_slots:
-                self._core.load_adapters(model.served.name, adapter_memory(model.runner), model.config)
+                memory = adapter_memory(model.runner)
+                self._core.load_adapters(model.served.name, memory, model.config, adapter_cache_bytes)
         self._arrivals = itertools.count()
         self._salt_key = salt_key
         self._dispatchers: WeakKeyDictionary[asyncio.AbstractEventLoop, OutputDispatcher] = WeakKeyDictionary()
@@ -82,7 +84,14 @@ class Engine:
             thread.close()
             raise
         salt_key = config.salt_key or secrets.token_bytes(32)
-        return cls(loaded, thread, salt_key, hardware, step_timeout_seconds=config.step_timeout_seconds)
+        return cls(
+            loaded,
+            thread,
+            salt_key,
+            hardware,
+            step_timeout_seconds=config.step_timeout_seconds,
+            adapter_cache_bytes=config.adapter_cache_bytes,
+        )
 
     def start(self) -> None:
         """Start the engine thread. Idempotent."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from engine.adapters.errors import UnsupportedAdapter
 from engine.adapters.folder import digest_of, read_adapter
+from engine.adapters.packed_cache import PackedCache
 from engine.errors import EngineError
 from engine.models.config import ModelConfig
 from engine.runtime.thread import lower_priority
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 _COPY_SECONDS = 10.0
 """Maximum time of an adapter's copy to a device."""
 _POLL_SECONDS = 0.001
+_PACKED_BYTES = 2
+"""Of a number of a packed adapter, in 16 bits; the sizes of a cache are those of most models."""
 
 
 @runtime_checkable
@@ -74,10 +77,17 @@ class AdapterLoader:
     """Loads the adapters of one model, one after another. `load_seconds_total`: time spent on its thread."""
 
     def __init__(
-        self, model: str, memory: AdapterMemory, config: ModelConfig, post: Callable[[str, LoadProgress], None]
+        self,
+        model: str,
+        memory: AdapterMemory,
+        config: ModelConfig,
+        cache_bytes: int,
+        post: Callable[[str, LoadProgress], None],
     ) -> None:
-        """`post`: delivers progress to the engine thread, with the model's name."""
+        """`cache_bytes`: capacity for packed adapters without a slot. `post`: delivers progress to the engine thread,
+        with the model's name."""
         self.load_seconds_total = 0.0
+        self._cache = PackedCache(cache_bytes)
         self._model = model
         self._memory = memory
         self._config = config
@@ -85,8 +95,12 @@ class AdapterLoader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="turnpike-adapters", initializer=lower_priority)
 
     def begin(self, load: AdapterLoad) -> None:
-        """Read and pack an adapter; a `PackedAdapter` is posted."""
-        self._thread.submit(self._read, load)
+        """Read and pack an adapter, unless it is still packed; a `PackedAdapter` is posted."""
+        packed = self._cache.get(load.source.digest)
+        if packed is None:
+            self._thread.submit(self._read, load)
+        else:
+            self._deliver(PackedAdapter(load, packed))
 
     def put(self, packed: PackedAdapter) -> bool:
         """Fill the slot; on the engine thread. False: a `CopiedAdapter` is posted when it is filled."""
@@ -119,7 +133,9 @@ class AdapterLoader:
             raise UnsupportedAdapter("its files have changed")
         # Limits are those of its registration, which has checked the same files.
         weights, _, _ = read_adapter(folder, self._config, max_rank=1 << 16, max_bytes=1 << 62)
-        return self._memory.pack_adapter(weights)
+        packed = self._memory.pack_adapter(weights)
+        self._cache.put(digest, packed, _PACKED_BYTES * weights.parameters)
+        return packed
 
     def _await_copy(self, load: AdapterLoad) -> None:
         until_s = time.monotonic() + _COPY_SECONDS

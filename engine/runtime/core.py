@@ -130,9 +130,9 @@ class EngineCore:
         self._over = threading.Event()
         """Set once the engine thread has ended or was given up: waiting for it is pointless."""
 
-    def load_adapters(self, model: str, memory: AdapterMemory, config: ModelConfig) -> None:
+    def load_adapters(self, model: str, memory: AdapterMemory, config: ModelConfig, cache_bytes: int) -> None:
         """Load the adapters of a model's requests into its memory. Called before the start, for a model with slots."""
-        self._runtimes[model].adapters = AdapterLoader(model, memory, config, self._post_progress)
+        self._runtimes[model].adapters = AdapterLoader(model, memory, config, cache_bytes, self._post_progress)
 
     def start(self) -> None:
         """Start the watchdog and the loop on the engine thread."""

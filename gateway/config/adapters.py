@@ -9,7 +9,8 @@ class StatedAdapters(BaseModel):
     """The table `[adapters]`.
 
     `slots`: adapters that each model keeps resident; 0: models take none; None: 20 on a CPU, and none on a GPU, where
-    their memory is reserved. `wait_s`: time after which a request fails whose adapter is not resident. `folder`: where
+    their memory is reserved. `cache_bytes`: host memory of each model for adapters that have been read and are not
+    resident. `wait_s`: time after which a request fails whose adapter is not resident. `folder`: where
     files of adapters are stored; replicas that share a database share it; None: `adapters` in
     `data_dir`. `roots`: folders from which an administrator may load adapters by path; empty: none. `max_rank`,
     `max_bytes`: of one adapter. `tenant_adapters`, `tenant_bytes`: limits of a tenant that has none of its own.
@@ -18,6 +19,7 @@ class StatedAdapters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     slots: int | None = Field(default=None, ge=0, le=4096)
+    cache_bytes: ByteSize = Field(default=ByteSize(512 * 1024**2), ge=0)
     wait_s: float = Field(default=30.0, gt=0, le=600)
     folder: Path | None = None
     roots: tuple[Path, ...] = ()

@@ -190,6 +190,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         speculate_below=settings.speculate_below,
         adapter_slots=settings.adapters.slots,
         max_adapter_rank=settings.adapters.max_rank,
+        adapter_cache_bytes=settings.adapters.cache_bytes,
         adapter_wait_seconds=settings.adapters.wait_s,
     )
     try:
