@@ -26,6 +26,7 @@ from kernels.arrays import FLOAT32, Array
 WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
+assert len(_DOWN) == len(_UP)
 _LAYER = re.compile(r"model\.layers\.(0|[1-9][0-9]{0,3})\.(.+)\.weight")
 _PRODUCTS: Mapping[str, AdaptedProduct] = {
     "qkv": "qkv",
@@ -100,7 +101,7 @@ def _read(
             # A place is taken once: two names of a file can be the same module.
             place = None if match is None or layer >= config.num_layers else places[layer].pop(match[2], None)
             if match is None or place is None:
-                raise UnsupportedAdapter(f"tensor {down_name}: adapters of {shown(module)} are not supported")
+                raise UnsupportedAdapter(f"tensor {shown(down_name)}: adapters of this module are not supported")
             product, first, outputs, inputs = place
             if down.shape[1] != inputs:
                 raise UnsupportedAdapter(f"tensor {down_name} has {down.shape[1]} inputs; the base model has {inputs}")
@@ -119,12 +120,13 @@ def _modules(stored: Mapping[str, StoredTensor], settings: PeftConfig) -> list[s
     for name, tensor in stored.items():
         if not (name.startswith(_PREFIX) and name.endswith((_DOWN, _UP))):
             raise UnsupportedAdapter(f"tensor {shown(name)}: not the lora_A or lora_B of a module")
-        if name[len(_PREFIX) :].removesuffix(_UP).removesuffix(_DOWN) not in modules:
+        if name[len(_PREFIX) : -len(_DOWN)] not in modules:
             raise UnsupportedAdapter(f"tensor {shown(name)}: its lora_A is missing")
         if tensor.type not in FLOAT_TYPES:
-            raise UnsupportedAdapter(f"tensor {name} has type {tensor.type}, not one of {', '.join(FLOAT_TYPES)}")
+            types = ", ".join(FLOAT_TYPES)
+            raise UnsupportedAdapter(f"tensor {shown(name)} has type {tensor.type}, not one of {types}")
         if len(tensor.shape) != 2 or 0 in tensor.shape:
-            raise UnsupportedAdapter(f"tensor {name} has shape {list(tensor.shape)}: not a matrix")
+            raise UnsupportedAdapter(f"tensor {shown(name)} has shape {tensor.shape!s:.80}: not a matrix")
     for module in modules:
         rank = settings.rank_of(module)
         for kind, axis in ((_DOWN, 0), (_UP, 1)):
@@ -170,10 +172,10 @@ def _layer(parts: Mapping[AdaptedProduct, list[LowRankPart]]) -> LayerAdapter:
 
 def _finite(name: str, stored: Array, scaling: float = 1.0) -> tuple[str, Array]:
     """The numbers in float32, times `scaling`."""
-    numbers = stored.astype(FLOAT32)
-    if scaling != 1:
-        with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
+        numbers = stored.astype(FLOAT32)
+        if scaling != 1:
             numbers *= np.float32(scaling)
     if not np.isfinite(numbers).all():
-        raise UnsupportedAdapter(f"tensor {name} has numbers that are not finite")
+        raise UnsupportedAdapter(f"tensor {shown(name)} has numbers that are not finite")
     return name, numbers

@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from engine.checkpoints.json_keys import shown
 from engine.models.config import UnsupportedCheckpoint
 from kernels.arrays import BFLOAT16, FLOAT16, FLOAT32, Array, Dtype
 
@@ -92,7 +93,7 @@ def stored_tensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
             header = file.get_slice(name)
             kind, shape = header.get_dtype(), tuple(header.get_shape())
             if kind not in DTYPES:
-                raise UnsupportedCheckpoint(f"tensor {name} has type {kind}, not one of {', '.join(DTYPES)}")
+                raise UnsupportedCheckpoint(f"tensor {shown(name)} has type {kind}, not one of {', '.join(DTYPES)}")
             yield name, StoredTensor(path.name, kind, shape, math.prod(shape) * DTYPES[kind].itemsize)
 
 
@@ -106,6 +107,11 @@ def open_tensors(path: Path) -> Iterator[Any]:
     try:
         handle = safe_open(path, framework="numpy")
     except (OSError, SafetensorError) as error:
-        raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({error})") from error
+        raise UnsupportedCheckpoint(f"{path.name}: cannot be read ({shown(_reason(error))})") from error
     with handle:
         yield handle
+
+
+def _reason(error: OSError | SafetensorError) -> str:
+    """Without the path, which an error of the system has."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -81,10 +81,16 @@ class TensorNames:
         return shapes
 
     def layout_tensors(self, name: str, array: Array) -> Iterator[tuple[str, Array]]:
-        """The tensors of the layout that a tensor of the file holds. Views of it, unless their rows are reordered."""
+        """The tensors of the layout that a tensor of the file holds. Views of it, unless their rows are reordered.
+
+        Raises:
+            UnsupportedCheckpoint: rows that are reordered, or several tensors', are not as many as the model has.
+        """
         for part in self._parts(name, array.shape):
             rows = part.view(array)
             order = self._row_order(part.name)
+            if order is not None and len(rows) != len(order):
+                raise UnsupportedCheckpoint(f"tensor {name} has {len(rows)} rows; the model has {len(order)}")
             yield part.name, rows if order is None else rows[order]
 
     def parts(self, stored: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
