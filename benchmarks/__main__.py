@@ -23,6 +23,7 @@ ALL = (
         "format_products",
         "attention",
         "adapters_step",
+        "adapters",
         "sampling",
         "penalties",
         "prefix",

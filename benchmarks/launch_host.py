@@ -46,11 +46,12 @@ class _Model:
     config = SimpleNamespace(vocab_size=_VOCABULARY, hidden_size=_HIDDEN, linear=None)
     expert_tokens = torch.zeros(0, dtype=torch.int64)
     kv_groups = 1
+    adapters = None
 
     def allocate_kv(self, num_blocks: int) -> torch.Tensor:
         return torch.zeros(1)
 
-    def forward(self, token_ids: torch.Tensor, *_: object) -> torch.Tensor:
+    def forward(self, token_ids: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         return torch.zeros(len(token_ids), _HIDDEN)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -251,7 +251,7 @@ class EngineCore:
                     self._update_adapters(runtime)
                     self._step(runtime)
                 if not self._has_work():
-                    self._dispatch()  # held for a step that is not needed: the slots of adapters were all that was left
+                    self._dispatch()  # what is held would go out with the next step
         except StepHung:
             return  # the watchdog has ended all requests
         except DeviceLost:
@@ -335,7 +335,7 @@ class EngineCore:
         self._record_step(runtime)
         self._dispatch()  # a no-op if `_before_launch` has done it
         runtime.dispatcher.hold(deltas)
-        if runtime.scheduler.async_depth or not self._has_work():
+        if runtime.scheduler.async_depth:
             self._dispatch()
 
     def _dispatch(self) -> None:

@@ -33,6 +33,7 @@ CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, str]]] = {
     "admin-key create": (("Ada", "--role", "admin"), ("create", "admin_key")),
     "admin-key revoke": (("ADMIN_KEY",), ("revoke", "admin_key")),
     "limit set": ((*TENANT, "--concurrent", "4"), ("replace", "limits")),
+    "adapter-limit set": ((*TENANT, "--max-adapters", "4"), ("replace", "adapter_limits")),
     "session set": ((*TENANT, "--window", "summary"), ("replace", "session_window")),
     "bill-to set": ((*TENANT, "--name", "Acme GmbH"), ("replace", "bill_to")),
     "route set": ((*TENANT, "--preference", "economy"), ("replace", "routing_policy")),
@@ -45,10 +46,18 @@ CHANGES: dict[str, tuple[tuple[str, ...], tuple[str, str]]] = {
 }
 """Commands that change what operations change: with these arguments they make this entry."""
 
-OTHER_CHANGES = {"key rotate", "models add", "console link"}
-"""Commands with tests of their own: two entries; tests/gateway/test_cli_models_add.py and test_cli_console.py."""
+OTHER_CHANGES = {
+    "key rotate",  # two entries
+    "models add",  # tests/gateway/test_cli_models_add.py
+    "console link",  # tests/gateway/test_cli_console.py
+    *(f"adapter {verb}" for verb in ("cancel", "delete", "import", "rollback", "set-price", "set-weights", "upload")),
+}
+"""Commands with tests of their own; those of adapters: test_cli_adapters.py and admin/test_adapters.py."""
 
 CHANGES_NOTHING = {
+    "adapter list",
+    "adapter show",
+    "adapter-limit show",
     "audit list",
     "audit verify",
     "bench",  # a client of any server

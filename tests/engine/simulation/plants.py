@@ -93,7 +93,7 @@ TABLE = {
     "engine.scheduling.commit:Committer": [
         Plant("a row with NaN is committed", "_commit_row", never("not outcome.finite")),
         Plant("an aborted row is committed", "_commit_row", force_condition(2, False)),
-        Plant("a failed step's blocks stay cached", "_fail", replace_argument("remove", "forget", "False")),
+        Plant("a failed step's blocks stay cached", "fail_request", replace_argument("remove", "forget", "False")),
         Plant("a failed step is not charged", "fail", drop("charge")),
     ],
     "engine.scheduling.commit:_Tally": [

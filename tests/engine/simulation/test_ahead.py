@@ -69,7 +69,7 @@ TABLE = {
         Plant(
             "a request that ends in flight decodes",
             "_plan_running",
-            keep_operand("wanted or ends_in_flight(request)", 0),
+            keep_operand("wanted <= 0 and not ends_in_flight(request)", 0),
         ),
         Plant("the reduced step size is ignored", "plan", replace("self._backoff.tokens", "max_tokens")),
     ],
