@@ -248,10 +248,7 @@ class EngineCore:
         try:
             while self._receive():
                 for runtime in self._runtimes.values():
-                    self._update_adapters(runtime)
                     self._step(runtime)
-                if not self._has_work():
-                    self._dispatch()  # what is held would go out with the next step
         except StepHung:
             return  # the watchdog has ended all requests
         except DeviceLost:
@@ -329,14 +326,14 @@ class EngineCore:
             runtime.adapters.begin(load)
 
     def _step(self, runtime: ModelRuntime) -> None:
-        if not runtime.step_loop.has_work:
-            return
-        deltas = runtime.step_loop.step()
-        self._record_step(runtime)
-        self._dispatch()  # a no-op if `_before_launch` has done it
-        runtime.dispatcher.hold(deltas)
-        if runtime.scheduler.async_depth:
-            self._dispatch()
+        self._update_adapters(runtime)
+        if runtime.step_loop.has_work:
+            deltas = runtime.step_loop.step()
+            self._record_step(runtime)
+            self._dispatch()  # a no-op if `_before_launch` has done it
+            runtime.dispatcher.hold(deltas)
+        if runtime.scheduler.async_depth or not self._has_work():
+            self._dispatch()  # no step follows with which it would go out
 
     def _dispatch(self) -> None:
         """Deliver the deltas held for all models."""

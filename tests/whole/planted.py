@@ -34,7 +34,7 @@ TABLE = {
         Plant("a submit does not notify the engine thread", "EngineCore._post", drop("notify")),
         Plant("the inbox is read twice", "EngineCore._receive", drop("clear")),
         Plant("an abort is ignored", "_apply", drop("abort")),
-        Plant("the last step's deltas are not sent", "EngineCore._run", force_condition(1, False)),
+        Plant("the last step's deltas are not sent", "EngineCore._step", force_condition(1, False)),
         Plant("an abort shows in the load only after a step", "EngineCore._receive", drop("refresh")),
         Plant("inbox queries precede submissions", "EngineCore._receive", drop("_dispatch"), seed=1),
         Plant(
