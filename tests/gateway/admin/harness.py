@@ -103,7 +103,7 @@ def unrecorded(refusal: Refusal) -> None:
     """In the place of the log of refusals."""
 
 
-NOBODY = "00000000-0000-0000-0000-000000000000"
+UNKNOWN_TENANT = "00000000-0000-0000-0000-000000000000"
 
 
 async def new_tenant(admin: Admin, name: str = "acme", tier: str = "premium") -> dict:

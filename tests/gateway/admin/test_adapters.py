@@ -15,7 +15,7 @@ from gateway.management.operations.adapter_uploads import MAX_PART_BYTES, sweep_
 from gateway.management.operations.change import Changes
 from gateway.management.operations.context import AdminContext
 from gateway.tenancy.records import Principal
-from tests.gateway.admin.harness import NOBODY, Admin, Clock, new_tenant
+from tests.gateway.admin.harness import UNKNOWN_TENANT, Admin, Clock, new_tenant
 from tests.support.adapters import adapter_files, hosting, stated, write_folder
 from tests.support.tenants import PEPPER
 
@@ -101,7 +101,10 @@ async def test_what_is_wrong_with_a_part(admin: Admin) -> None:
         response = await admin.request("PUT", path, params={"offset": 0}, content=b"x", headers=OCTETS)
         assert response.status_code == 404
     await admin.refused(
-        404, "PUT", f"/tenants/{NOBODY}/adapter-uploads/{upload['id']}/files/{WEIGHTS_FILE}", params={"offset": 5}
+        404,
+        "PUT",
+        f"/tenants/{UNKNOWN_TENANT}/adapter-uploads/{upload['id']}/files/{WEIGHTS_FILE}",
+        params={"offset": 5},
     )
     path = f"/tenants/{tenant['id']}/adapter-uploads/{upload['id']}/files/{WEIGHTS_FILE}"
     await admin.refused(415, "PUT", path, params={"offset": 5}, json={})

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.admission import Demand, Limiter, Measure, Quota, Scope, StoreAway
 from gateway.tenancy import ScopeKind
-from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
+from tests.gateway.admin.harness import UNKNOWN_TENANT, Admin, new_tenant
 from tests.support.writers import TenantWriter
 
 
@@ -56,7 +56,7 @@ async def test_what_is_used_and_what_is_held(admin: Admin, limiter: Limiter) -> 
 async def test_a_tenant_that_nothing_binds(admin: Admin) -> None:
     tenant = await new_tenant(admin)
     assert (await admin.get(f"/tenants/{tenant['id']}/limits/use"))["data"] == []
-    error = await admin.refused(404, "GET", f"/tenants/{NOBODY}/limits/use")
+    error = await admin.refused(404, "GET", f"/tenants/{UNKNOWN_TENANT}/limits/use")
     assert error["code"] == "tenant_not_found"
 
 

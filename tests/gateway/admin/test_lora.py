@@ -61,7 +61,7 @@ async def test_load_and_unload(http: httpx.AsyncClient, admin: Admin, tmp_path: 
         ({"lora_name": "acme/support"}, 400, "lora_path"),
         ({"lora_path": "a"}, 400, "lora_name"),
         ({"lora_name": "support", "lora_path": "a"}, 400, "lora_name"),
-        ({"lora_name": "nobody/support", "lora_path": "a"}, 404, "lora_name"),
+        ({"lora_name": "unknown/support", "lora_path": "a"}, 404, "lora_name"),
         ({"lora_name": "acme/../x", "lora_path": "a"}, 400, "lora_name"),
         ({"lora_name": "acme/support", "lora_path": "../secret"}, 400, "lora_path"),
         ({"lora_name": "acme/support", "lora_path": "/etc"}, 400, "lora_path"),
@@ -89,7 +89,7 @@ async def test_only_an_administrator_may(http: httpx.AsyncClient, admin: Admin, 
     await new_tenant(admin)
     body = {"lora_name": "acme/support", "lora_path": "a"}
     tenants = (await store.create_key("acme")).plaintext
-    for key in (None, tenants, "tpa-nobody"):
+    for key in (None, tenants, "tpa-unknown"):
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         assert (await http.post(LOAD_PATH, json=body, headers=headers)).status_code == 401
     for role in ("viewer", "billing"):

@@ -12,7 +12,7 @@ from gateway.common.timestamps import utc_from_ms
 from gateway.config.settings import Settings
 from gateway.management.operations.roles import Role
 from gateway.management.operations.timestamps import instant
-from tests.gateway.admin.harness import NOBODY, Admin
+from tests.gateway.admin.harness import UNKNOWN_TENANT, Admin
 from tests.support.error_envelope import error_of
 from tests.support.fake_engine import FakeEngine
 from tests.support.gateway import KEY, PREMIUM_KEY, FakeAuthenticator
@@ -75,7 +75,7 @@ async def test_refusals_are_listed_newest_first_page_by_page(admin: Admin) -> No
     ("only", "requests"),
     [
         ({"tenant_id": ACME}, [2, 5]),
-        ({"tenant_id": NOBODY}, []),
+        ({"tenant_id": UNKNOWN_TENANT}, []),
         ({"key_id": "acmekey00001"}, [5]),
         ({"model": "small"}, [2]),
         ({"code": "invalid_value"}, [9, 2]),

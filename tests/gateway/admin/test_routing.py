@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.tenancy.policies import MAX_ALIASES, Preference, RoutingPolicy
-from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
+from tests.gateway.admin.harness import UNKNOWN_TENANT, Admin, new_tenant
 from tests.support.writers import TenantWriter
 
 DEFAULT = {
@@ -76,5 +76,5 @@ async def test_who_may(admin: Admin) -> None:
     for role in ("viewer", "billing"):
         assert (await admin.refused(403, "PUT", path, role=role, json={}))["code"] == "role_not_allowed"
     for method, rest in (("GET", {}), ("PUT", {"json": {}})):
-        refused = await admin.refused(404, method, f"/tenants/{NOBODY}/routing", **rest)
+        refused = await admin.refused(404, method, f"/tenants/{UNKNOWN_TENANT}/routing", **rest)
         assert refused["code"] == "tenant_not_found"

@@ -1,6 +1,6 @@
 """A tenant's setting of its sessions, through the API."""
 
-from tests.gateway.admin.harness import NOBODY, Admin, new_tenant
+from tests.gateway.admin.harness import UNKNOWN_TENANT, Admin, new_tenant
 from tests.support.writers import TenantWriter
 
 
@@ -21,6 +21,6 @@ async def test_what_cannot_be_is_refused(admin: Admin) -> None:
     path = f"/tenants/{tenant['id']}/session-window"
     error = await admin.refused(400, "PUT", path, json={"window": "forever"})
     assert error["param"] == "window"
-    await admin.refused(404, "PUT", f"/tenants/{NOBODY}/session-window", json={"window": "summary"})
-    await admin.refused(404, "GET", f"/tenants/{NOBODY}/session-window")
+    await admin.refused(404, "PUT", f"/tenants/{UNKNOWN_TENANT}/session-window", json={"window": "summary"})
+    await admin.refused(404, "GET", f"/tenants/{UNKNOWN_TENANT}/session-window")
     assert await admin.get(path) == {"window": None}

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.tenancy.keys import parse_key
-from tests.gateway.admin.harness import NOBODY, Admin, Clock, new_tenant
+from tests.gateway.admin.harness import UNKNOWN_TENANT, Admin, Clock, new_tenant
 from tests.support.tenants import PEPPER
 from tests.support.writers import TenantWriter
 
@@ -55,7 +55,7 @@ async def test_tenants_are_found_by_what_they_are(admin: Admin) -> None:
         ({"name": "", "tier": "premium"}, "name"),
         ({"name": 5, "tier": "premium"}, "name"),
         ({"name": "acme", "tier": "gold"}, "tier"),
-        ({"name": "acme", "tier": "premium", "id": NOBODY}, "id"),
+        ({"name": "acme", "tier": "premium", "id": UNKNOWN_TENANT}, "id"),
         ({"name": "acme", "tier": "premium", "disabled_at": None, "role": "admin"}, "disabled_at"),
     ],
 )
@@ -85,9 +85,9 @@ async def test_a_name_that_is_taken(admin: Admin) -> None:
 )
 async def test_a_tenant_that_is_not_there(admin: Admin, method: str, path: str, body: dict | None) -> None:
     extra = {} if body is None else {"json": body}
-    error = await admin.refused(404, method, f"/tenants/{NOBODY}{path}", **extra)
+    error = await admin.refused(404, method, f"/tenants/{UNKNOWN_TENANT}{path}", **extra)
     assert error["code"] == "tenant_not_found"
-    for odd in ("acme", NOBODY.upper() + "x", "%00", "a'--"):
+    for odd in ("acme", UNKNOWN_TENANT.upper() + "x", "%00", "a'--"):
         await admin.refused(404, method, f"/tenants/{odd}{path}", **extra)
 
 
@@ -124,7 +124,7 @@ async def test_a_key_without_anything_said_may_do_everything(admin: Admin) -> No
         ({"expires_at": "0001-01-01T00:00:00+23:59"}, "expires_at"),
         ({"expires_at": 1767441600}, "expires_at"),
         ({"key": "tp-mine"}, "key"),
-        ({"tenant_id": NOBODY}, "tenant_id"),
+        ({"tenant_id": UNKNOWN_TENANT}, "tenant_id"),
     ],
 )
 async def test_a_key_that_cannot_be(admin: Admin, body: dict, param: str) -> None:
