@@ -1,7 +1,5 @@
 """Adapters for every request, from memory. Every replica knows a change within REFRESH_S of its commit."""
 
-import asyncio
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -10,13 +8,8 @@ from engine.adapters.source import AdapterSource
 from gateway.adapters.files import AdapterFiles
 from gateway.adapters.names import own_name
 from gateway.adapters.records import Adapter, AdapterVersion
-from gateway.errors import OperatorError
+from gateway.common.refresher import REFRESH_S, Refresher
 from gateway.tenancy.records import Principal
-
-REFRESH_S = 2.0
-READ_TIMEOUT_S = 2.0
-
-_log = logging.getLogger(__name__)
 
 
 class AdapterReader(Protocol):
@@ -48,11 +41,9 @@ class AdapterBook:
     def __init__(self, source: AdapterReader, files: AdapterFiles, *, refresh_s: float = REFRESH_S) -> None:
         self._source = source
         self._files = files
-        self._refresh_s = refresh_s
         self._revision: int | None = None
         self._by_tenant: dict[str, dict[str, Adapter]] = {}
-        self._refresher: asyncio.Task[None] | None = None
-        self._outage = False
+        self._refresher = Refresher("adapters", self.load, refresh_s)
 
     async def load(self) -> None:
         """Read all adapters, if any has changed.
@@ -86,28 +77,11 @@ class AdapterBook:
 
     def start(self) -> None:
         """Refresh in the background."""
-        self._refresher = asyncio.create_task(self._refresh())
+        self._refresher.start()
 
     async def aclose(self) -> None:
         """End the refreshing."""
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.wait([self._refresher])
-
-    async def _refresh(self) -> None:
-        while True:
-            await asyncio.sleep(self._refresh_s)
-            try:
-                async with asyncio.timeout(READ_TIMEOUT_S):
-                    await self.load()
-            except (OperatorError, TimeoutError) as error:
-                if not self._outage:
-                    _log.warning("adapters cannot be read again: %s", str(error) or "no answer in time")
-                self._outage = True
-            else:
-                if self._outage:
-                    _log.warning("adapters can be read again")
-                self._outage = False
+        await self._refresher.aclose()
 
 
 def no_adapters() -> AdapterBook:

@@ -4,8 +4,6 @@ Every replica knows a version within REFRESH_S of its creation, so one with a la
 at that instant. Each replica charges one that starts at once from its next refresh on.
 """
 
-import asyncio
-import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -14,12 +12,7 @@ from typing import Protocol
 
 from gateway.billing.errors import NoPrice
 from gateway.billing.prices import Price, PriceVersion, multiplied
-from gateway.errors import OperatorError
-
-REFRESH_S = 2.0
-READ_TIMEOUT_S = 2.0
-
-_log = logging.getLogger(__name__)
+from gateway.common.refresher import REFRESH_S, Refresher
 
 
 class PriceSource(Protocol):
@@ -35,10 +28,8 @@ class PriceBook:
 
     def __init__(self, source: PriceSource, *, refresh_s: float = REFRESH_S) -> None:
         self._source = source
-        self._refresh_s = refresh_s
         self._timelines: dict[str, _Timeline] = {}
-        self._refresher: asyncio.Task[None] | None = None
-        self._outage = False
+        self._refresher = Refresher("prices", self.load, refresh_s)
 
     async def load(self) -> None:
         """Read all versions.
@@ -58,13 +49,11 @@ class PriceBook:
 
     def start(self) -> None:
         """Refresh in the background. A failed read keeps the known versions, and is logged once per outage."""
-        self._refresher = asyncio.create_task(self._refresh())
+        self._refresher.start()
 
     async def aclose(self) -> None:
         """End the refreshing."""
-        if self._refresher is not None:
-            self._refresher.cancel()
-            await asyncio.wait([self._refresher])
+        await self._refresher.aclose()
 
     def price_of(self, model: str, tier: str, at: datetime) -> Price:
         """The price by the newest version that has started at `at`.
@@ -93,21 +82,6 @@ class PriceBook:
         """The models without a price at that instant. A model is free only if a version states a price of 0."""
         timelines = {model: self._timelines.get(model) for model in models}
         return tuple(model for model, known in timelines.items() if known is None or known.at(at) is None)
-
-    async def _refresh(self) -> None:
-        while True:
-            await asyncio.sleep(self._refresh_s)
-            try:
-                async with asyncio.timeout(READ_TIMEOUT_S):
-                    await self.load()
-            except (OperatorError, TimeoutError) as error:
-                if not self._outage:
-                    _log.warning("prices cannot be read again: %s", str(error) or "no answer in time")
-                self._outage = True
-            else:
-                if self._outage:
-                    _log.warning("prices can be read again")
-                self._outage = False
 
 
 class _Timeline:

@@ -28,8 +28,7 @@ PROBE_S = 20.0
 BACKGROUND = (
     "Relay._run",
     "RefusalLog._run",
-    "PriceBook._refresh",
-    "AdapterBook._refresh",
+    "Refresher._refresh",
     "Sink.run",
     "_bury",
     "_play",
