@@ -6,7 +6,7 @@ may consist of parts that add to different outputs, as `q_proj`, `k_proj` and `v
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from kernels.arrays import Array
 
@@ -52,6 +52,15 @@ class LayerAdapter:
         return found
 
 
+class PackedAdapter(Protocol):
+    """An adapter in the format of the backend that packed it, on the host."""
+
+    @property
+    def bytes(self) -> int:
+        """Size of its numbers."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AdapterWeights:
     """An adapter of a whole model: one entry a layer."""
@@ -68,6 +77,11 @@ class AdapterWeights:
     def rank(self) -> int:
         """The largest rank of a part; 0 without parts."""
         return max((part.rank for part in self.all_parts()), default=0)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the numbers in all parts."""
+        return sum(part.down.nbytes + part.up.nbytes for part in self.all_parts())
 
     @property
     def parameters(self) -> int:

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from kernels.adapters import AdaptedProduct, AdapterWeights
+from kernels.adapters import AdaptedProduct, AdapterWeights, PackedAdapter
 
 
 class StepAdapters(Protocol):
@@ -19,7 +19,7 @@ class StepAdapters(Protocol):
 class DeviceAdapters(Protocol):
     """Memory for the adapters of one model, in slots at fixed addresses."""
 
-    def pack(self, weights: AdapterWeights) -> Any:
+    def pack(self, weights: AdapterWeights) -> PackedAdapter:
         """An adapter in this memory's format, on the host. May be called by any thread.
 
         Raises:

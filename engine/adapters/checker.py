@@ -5,6 +5,7 @@
 
 import asyncio
 import json
+import logging
 import resource
 import sys
 from contextlib import suppress
@@ -17,6 +18,8 @@ from engine.adapters.peft_config import CONFIG
 from engine.adapters.source import AdapterFacts
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.models.config import UnsupportedCheckpoint
+
+logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 120.0
 """Time limit of one check."""
@@ -41,21 +44,21 @@ async def check_adapter(
         *(str(folder), str(model), str(max_rank), str(max_bytes)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
         env={"PYTHONPATH": ":".join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"},
     )
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), seconds)
+        output, errors = await asyncio.wait_for(process.communicate(), seconds)
     except TimeoutError:
         raise UnsupportedAdapter(f"checking the adapter takes over {seconds:g} s") from None
     finally:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-    try:
-        answer = json.loads(output)
-    except ValueError:
-        raise UnsupportedAdapter("checking the adapter takes too much memory") from None
+    if process.returncode or not output:
+        logger.error("the check of an adapter failed: %s", errors.decode(errors="replace")[-2000:])
+        raise UnsupportedAdapter("the adapter cannot be checked: its files take too much memory, or are damaged")
+    answer = json.loads(output)
     if "refused" in answer:
         raise UnsupportedAdapter(answer["refused"])
     return AdapterFacts(**{**answer, "targets": tuple(answer["targets"])})
@@ -82,6 +85,8 @@ def main() -> None:
         answer = asdict(facts_of(Path(folder), Path(model), int(max_rank), int(max_bytes)))
     except (UnsupportedAdapter, UnsupportedCheckpoint) as error:
         answer = {"refused": str(error)}
+    except MemoryError:
+        answer = {"refused": "checking the adapter takes too much memory"}
     print(json.dumps(answer))
 
 

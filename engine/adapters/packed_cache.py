@@ -2,7 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from typing import Any
+
+from kernels.adapters import PackedAdapter
 
 
 class PackedCache:
@@ -14,28 +15,28 @@ class PackedCache:
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
         self._lock = threading.Lock()
-        self._packed: OrderedDict[str, tuple[Any, int]] = OrderedDict()
-        """With the size of each, the least recently used first."""
+        self._packed: OrderedDict[str, PackedAdapter] = OrderedDict()
+        """The least recently used first."""
         self._bytes = 0
 
-    def get(self, digest: str) -> Any | None:
+    def get(self, digest: str) -> PackedAdapter | None:
         """The packed adapter; None if it is not here."""
         with self._lock:
             if digest not in self._packed:
                 return None
             self._packed.move_to_end(digest)
-            return self._packed[digest][0]
+            return self._packed[digest]
 
-    def put(self, digest: str, packed: Any, size_bytes: int) -> None:
+    def put(self, digest: str, packed: PackedAdapter) -> None:
         """Keep a packed adapter, and drop the least recently used ones that do not fit any more."""
         with self._lock:
-            if digest in self._packed or size_bytes > self._capacity_bytes:
+            if digest in self._packed or packed.bytes > self._capacity_bytes:
                 return
-            self._packed[digest] = packed, size_bytes
-            self._bytes += size_bytes
+            self._packed[digest] = packed
+            self._bytes += packed.bytes
             while self._bytes > self._capacity_bytes:
-                _, (_, dropped_bytes) = self._packed.popitem(last=False)
-                self._bytes -= dropped_bytes
+                _, dropped = self._packed.popitem(last=False)
+                self._bytes -= dropped.bytes
 
     @property
     def bytes(self) -> int:

@@ -40,7 +40,6 @@ _REFUSED = {
 }
 _READ = {"peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "bias", "init_lora_weights"}
 _INERT = {
-    "alora_invocation_tokens",
     "auto_mapping",
     "base_model_name_or_path",
     "corda_config",
@@ -117,7 +116,7 @@ def read_peft_config(folder: Path, max_rank: int) -> PeftConfig:
             for patterns in [_patterns(keys, "alpha_pattern")]
             for name in patterns.values
         },
-        base_model=keys.text("base_model_name_or_path", ""),
+        base_model=shown(keys.text("base_model_name_or_path", "")),
     )
 
 

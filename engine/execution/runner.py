@@ -17,7 +17,7 @@ from engine.execution.states import StepStateRows
 from engine.models.host_model import HostModel
 from engine.request import Fault, TokenLogprob
 from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
-from kernels.adapters import AdapterWeights
+from kernels.adapters import AdapterWeights, PackedAdapter
 from kernels.arrays import Array, Ints, int_array
 
 _NOTHING_DRAWN = RowResult()
@@ -87,7 +87,7 @@ class ModelRunner:
         """Make slots for adapters; once."""
         self._model.allocate_adapters(slots)
 
-    def pack_adapter(self, weights: AdapterWeights) -> Any:
+    def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
         """See `engine.runtime.adapter_loading.AdapterMemory`."""
         return self._model.pack_adapter(weights)
 

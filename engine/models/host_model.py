@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from engine.models.config import ModelConfig
-from kernels.adapters import AdapterWeights
+from kernels.adapters import AdapterWeights, PackedAdapter
 from kernels.arrays import Array, Floats, Ints
 from kernels.host import HostOps, StepRows
 
@@ -67,7 +67,7 @@ class HostModel(Protocol):
         """Make slots for adapters, empty; once, before the first step whose rows have some."""
         ...
 
-    def pack_adapter(self, weights: AdapterWeights) -> Any:
+    def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
         """An adapter in the model's own format. On any thread, also while another computes a step.
 
         Raises:

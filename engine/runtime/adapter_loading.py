@@ -16,22 +16,20 @@ from engine.models.config import ModelConfig
 from engine.runtime.thread import lower_priority
 from engine.scheduling.adapter_queue import AdapterLoad
 from engine.scheduling.plan import Executor
-from kernels.adapters import AdapterWeights
+from kernels.adapters import AdapterWeights, PackedAdapter
 
 logger = logging.getLogger(__name__)
 
 _COPY_SECONDS = 10.0
 """Maximum time of an adapter's copy to a device."""
 _POLL_SECONDS = 0.001
-_PACKED_BYTES = 2
-"""Of a number of a packed adapter, in 16 bits; the sizes of a cache are those of most models."""
 
 
 @runtime_checkable
 class AdapterMemory(Protocol):
     """Memory for the adapters of one model, in slots."""
 
-    def pack_adapter(self, weights: AdapterWeights) -> Any:
+    def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
         """An adapter in this memory's format. Called by any thread, also during a step.
 
         Raises:
@@ -55,11 +53,11 @@ def adapter_memory(runner: Executor) -> AdapterMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedAdapter:
+class ReadAdapter:
     """A load whose files have been read. `packed`: None if they could not be."""
 
     load: AdapterLoad
-    packed: Any | None
+    packed: PackedAdapter | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class CopiedAdapter:
     succeeded: bool
 
 
-LoadProgress = PackedAdapter | CopiedAdapter
+LoadProgress = ReadAdapter | CopiedAdapter
 
 
 class AdapterLoader:
@@ -95,20 +93,20 @@ class AdapterLoader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="turnpike-adapters", initializer=lower_priority)
 
     def begin(self, load: AdapterLoad) -> None:
-        """Read and pack an adapter, unless it is still packed; a `PackedAdapter` is posted."""
+        """Read and pack an adapter, unless it is still packed; a `ReadAdapter` is posted."""
         packed = self._cache.get(load.source.digest)
         if packed is None:
             self._thread.submit(self._read, load)
         else:
-            self._deliver(PackedAdapter(load, packed))
+            self._deliver(ReadAdapter(load, packed))
 
-    def put(self, packed: PackedAdapter) -> bool:
+    def put(self, read: ReadAdapter) -> bool:
         """Fill the slot; on the engine thread. False: a `CopiedAdapter` is posted when it is filled."""
-        slot = packed.load.slot
-        self._memory.put_adapter(slot, packed.packed)
+        slot = read.load.slot
+        self._memory.put_adapter(slot, read.packed)
         if self._memory.is_resident(slot):
             return True
-        self._thread.submit(self._await_copy, packed.load)
+        self._thread.submit(self._await_copy, read.load)
         return False
 
     def close(self) -> None:
@@ -125,16 +123,16 @@ class AdapterLoader:
         except Exception:
             logger.exception("adapter %.12s of %s cannot be loaded", load.source.digest, self._model)
         self.load_seconds_total += time.monotonic() - started_s
-        self._deliver(PackedAdapter(load, packed))
+        self._deliver(ReadAdapter(load, packed))
 
-    def _packed(self, load: AdapterLoad) -> Any:
+    def _packed(self, load: AdapterLoad) -> PackedAdapter:
         folder, digest = load.source.folder, load.source.digest
         if digest_of(folder) != digest:
             raise UnsupportedAdapter("its files have changed")
         # Limits are those of its registration, which has checked the same files.
         weights, _, _ = read_adapter(folder, self._config, max_rank=1 << 16, max_bytes=1 << 62)
         packed = self._memory.pack_adapter(weights)
-        self._cache.put(digest, packed, _PACKED_BYTES * weights.parameters)
+        self._cache.put(digest, packed)
         return packed
 
     def _await_copy(self, load: AdapterLoad) -> None:

@@ -322,7 +322,7 @@ class EngineCore:
             return
         now_ns = time.monotonic_ns()
         runtime.end(adapters.expire(now_ns))
-        for load in runtime.scheduler.update_adapters(now_ns):
+        for load in adapters.update(now_ns):
             runtime.adapters.begin(load)
 
     def _step(self, runtime: ModelRuntime) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from engine.request import Fault, Phase, Request, TokenDelta
 from engine.scheduling.adapter_queue import AdapterLoad, AdapterStats
-from engine.scheduling.admission import PreemptionBudget
 from engine.scheduling.commit import Committer
+from engine.scheduling.planner import Planner
 from engine.scheduling.request_table import RequestTable
 from engine.scheduling.stopping import ends_in_flight
 
@@ -13,11 +13,11 @@ from engine.scheduling.stopping import ends_in_flight
 class AdapterAssignment:
     """Calls of the loop of steps for adapters: `update` before each step, and `loaded` or `fail` for each load."""
 
-    def __init__(self, requests: RequestTable, budget: PreemptionBudget, committer: Committer, wait_ns: int) -> None:
+    def __init__(self, requests: RequestTable, planner: Planner, committer: Committer, wait_ns: int) -> None:
         """`wait_ns`: maximum wait for an adapter, after which a request fails."""
         self._requests = requests
         self._queue = requests.adapters
-        self._budget = budget
+        self._planner = planner
         self._committer = committer
         self._wait_ns = wait_ns
 
@@ -36,7 +36,7 @@ class AdapterAssignment:
         """Whether `update` has something to do."""
         return self._queue.changed
 
-    def update(self, now_ns: int, step: int) -> list[AdapterLoad]:
+    def update(self, now_ns: int = 0) -> list[AdapterLoad]:
         """Queue the requests whose adapter is resident now, and assign slots to those that wait for another one: the
         loads to begin. May preempt requests of lower classes, as far as the tenant's preemption budget allows."""
         queue = self._queue
@@ -49,7 +49,7 @@ class AdapterAssignment:
         loads = []
         for first in queue.firsts():
             load = queue.claim(first)
-            if load is None and self._displace(queue.outranked_by(first), first, step):
+            if load is None and self._displace(queue.outranked_by(first), first):
                 load = queue.claim(first)
             if load is None:
                 queue.drain_for(first)
@@ -80,16 +80,17 @@ class AdapterAssignment:
         """The metrics. Thread-safe."""
         return self._queue.stats()
 
-    def _displace(self, holders: Sequence[Request], first: Request, step: int) -> bool:
-        """Take the leases of these requests, of which those that run are preempted. False: they keep them, as the
-        preemption budget does not allow it, or one of them is about to end."""
+    def _displace(self, holders: Sequence[Request], first: Request) -> bool:
+        """Take the leases of these requests, and preempt those that run. False: nothing was changed, because the
+        tenant's preemption budget is too small or a request ends in flight."""
         running = [holder for holder in holders if holder.phase is Phase.RUNNING]
         if not holders or any(map(ends_in_flight, running)):
             return False
-        if len(running) > self._budget.left(first.tenant, step):
+        budget, step = self._planner.preemption_budget, self._planner.steps_total
+        if len(running) > budget.left(first.tenant, step):
             return False
         if running:
-            self._budget.spend(first.tenant, step, len(running))
+            budget.spend(first.tenant, step, len(running))
         for holder in running:
             self._requests.preempt(holder, cause=first.rank)
         for holder in holders:

@@ -7,7 +7,6 @@ from engine.errors import UnservableRequest
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import Phase, Request, TokenDelta
 from engine.scheduling.adapter_assignment import AdapterAssignment
-from engine.scheduling.adapter_queue import AdapterLoad
 from engine.scheduling.class_activity import ClassActivity
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel, StepWork
@@ -69,9 +68,7 @@ class Scheduler:
         backoff = StepSizeBackoff(config.step_tokens)
         self._planner = Planner(config, classes, cache, self._requests, backoff, self.cost_model)
         self._committer = Committer(self._requests, cache, self._ledger, self._windows, backoff)
-        self.adapters = AdapterAssignment(
-            self._requests, self._planner.preemption_budget, self._committer, adapter_wait_ns
-        )
+        self.adapters = AdapterAssignment(self._requests, self._planner, self._committer, adapter_wait_ns)
         """The slots of adapters, and the requests that wait for one."""
         self._step_limiter = StepTimeLimiter(
             classes, config.step_tokens, longest_step_ns, self.cost_model, self._activity
@@ -219,10 +216,6 @@ class Scheduler:
         running = len(self._requests.running)
         decoding = [any(map(decodes, queue)) for queue in self._requests.running.ranks]
         return self._step_limiter.limits(now_ns, StepWork(running, self.context_tokens, 0, running), decoding)
-
-    def update_adapters(self, now_ns: int = 0) -> list[AdapterLoad]:
-        """Assign the slots of adapters; see `AdapterAssignment.update`. Call before each step."""
-        return self.adapters.update(now_ns, self._planner.steps_total)
 
     def schedule(
         self,

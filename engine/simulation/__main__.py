@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from engine.memory.step_blocks import BLOCKS_A_STEP
 from engine.simulation.campaign import Limits, run_campaign
-from engine.simulation.patterns import traffic_from_seed
+from engine.simulation.patterns import ModelOptions, traffic_from_seed
 from engine.simulation.report import SimulationFailure
 from engine.simulation.shrink import shrink
 from engine.simulation.simulator import simulate_traffic
@@ -26,17 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     limits = Limits(arguments.seeds, arguments.steps, arguments.seconds)
     if limits != Limits():
-        report = run_campaign(
-            arguments.seed,
-            limits,
-            arguments.jobs,
-            ahead=arguments.ahead,
-            speculate=arguments.speculate,
-            blocks_a_step=arguments.blocks_a_step,
-            states=arguments.states,
-            windows=arguments.windows,
-            adapters=arguments.adapters,
-        )
+        report = run_campaign(arguments.seed, limits, arguments.jobs, **_options(arguments))
         print(report)
         if report.failed_seed is None:
             return 0
@@ -72,8 +62,11 @@ def _arguments(argv: Sequence[str] | None) -> Namespace:
 
 
 def _traffic(seed: int, arguments: Namespace) -> Traffic:
-    return traffic_from_seed(
-        seed,
+    return traffic_from_seed(seed, **_options(arguments))
+
+
+def _options(arguments: Namespace) -> ModelOptions:
+    return ModelOptions(
         ahead=arguments.ahead,
         speculate=arguments.speculate,
         blocks_a_step=arguments.blocks_a_step,

@@ -9,9 +9,9 @@ from functools import partial
 from hashlib import sha256
 from itertools import count
 from multiprocessing import get_context
+from typing import Unpack
 
-from engine.memory.step_blocks import BLOCKS_A_STEP
-from engine.simulation.patterns import traffic_from_seed
+from engine.simulation.patterns import ModelOptions, traffic_from_seed
 from engine.simulation.report import SimulationFailure, SimulationReport
 from engine.simulation.simulator import simulate_traffic
 from engine.simulation.traffic import Traffic
@@ -88,28 +88,14 @@ def run_campaign(
     first_seed: int,
     limits: Limits,
     jobs: int = 1,
-    *,
-    ahead: int = 0,
-    speculate: bool = False,
-    blocks_a_step: int = BLOCKS_A_STEP,
-    states: bool = False,
-    windows: bool = False,
-    adapters: bool = False,
+    **options: Unpack[ModelOptions],
 ) -> CampaignReport:
     """Run seeds in order until a limit is reached or one fails. Only whole seeds count.
 
     Seeds after the one that fails or reaches the limit do not count, even if another process has run them already.
     """
     started_s = time.monotonic()
-    make = partial(
-        traffic_from_seed,
-        ahead=ahead,
-        speculate=speculate,
-        blocks_a_step=blocks_a_step,
-        states=states,
-        windows=windows,
-        adapters=adapters,
-    )
+    make = partial(traffic_from_seed, **options)
     outcomes = _in_turn(first_seed, limits, make) if jobs == 1 else _in_parallel(first_seed, limits, jobs, make)
     faults: Counter[str] = Counter()
     patterns: Counter[str] = Counter()

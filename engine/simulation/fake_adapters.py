@@ -41,7 +41,7 @@ class FakeAdapterLoader:
             self._loading.remove(loading)
             deltas += self._end(loading)
         deltas += self._scheduler.adapters.expire(now_ns)
-        for load in self._scheduler.update_adapters(now_ns):
+        for load in self._scheduler.adapters.update(now_ns):
             self._executor.put_adapter(load.slot, None)  # what was there is overwritten
             ends_ns = now_ns + self._rng.randint(0, self._longest) * TICK_NS
             self._loading.append(_Loading(load, ends_ns, self._rng.random() < self._failing))

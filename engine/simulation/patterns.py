@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import TypedDict, Unpack
 
 from engine.config import ADAPTER_WAIT_NS, BLOCK_TOKENS, LONGEST_STEP_NS, SchedulerConfig
 from engine.memory.step_blocks import BLOCKS_A_STEP
@@ -17,36 +18,45 @@ _PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.3, ttft_targe
 _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 
 
-def traffic_from_seed(
-    seed: int,
-    *,
-    ahead: int = 0,
-    speculate: bool = False,
-    blocks_a_step: int = BLOCKS_A_STEP,
-    states: bool = False,
-    windows: bool = False,
-    adapters: bool = False,
-) -> Traffic:
-    """Two seeds in three mix everything; the others are one of the patterns. In one of four some clients stop reading.
+class ModelOptions(TypedDict, total=False):
+    """The model and the device of a simulation, as far as they differ from plain ones.
 
     `ahead`: with an asynchronous device, whose memory can run short. `speculate`: with drafts. `blocks_a_step`: the
     blocks that a step allocates and returns. `states`: of a model with recurrent layers, with few slots or many.
     `windows`: of a model with layers of limited attention, whose KV is in groups. `adapters`: of a model with few slots
     for adapters, which many requests want.
     """
+
+    ahead: int
+    speculate: bool
+    blocks_a_step: int
+    states: bool
+    windows: bool
+    adapters: bool
+
+
+def traffic_from_seed(seed: int, **options: Unpack[ModelOptions]) -> Traffic:
+    """Two seeds in three mix everything; the others are one of the patterns. In one of four some clients stop
+    reading."""
     rng = Random(seed)
+    ahead = options.get("ahead", 0)
     traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
-    traffic = replace(traffic, speculate=speculate, ahead=ahead, blocks_a_step=blocks_a_step)
+    traffic = replace(
+        traffic,
+        speculate=options.get("speculate", False),
+        ahead=ahead,
+        blocks_a_step=options.get("blocks_a_step", BLOCKS_A_STEP),
+    )
     if ahead and traffic.faults and rng.random() < 0.5:
         traffic = traffic.with_faults(draw_shortages(rng, traffic.faults[-1].at_ns))
     if seed % 4 == 1:
         traffic = traffic.with_faults(draw_pauses(rng, traffic.arrivals[-1].at_ns + 60 * TICK_NS))
-    if states:
+    if options.get("states"):
         slots = traffic.config.max_running + rng.choice((0, 1, 2, 5, 20))
         traffic = replace(traffic, states=slots, state_interval_blocks=rng.choice((1, 2, 3)))
-    if windows:
+    if options.get("windows"):
         traffic = _with_windows(traffic, Random(f"windows of {seed}"))
-    return _with_adapters(traffic, Random(f"adapters of {seed}")) if adapters else traffic
+    return _with_adapters(traffic, Random(f"adapters of {seed}")) if options.get("adapters") else traffic
 
 
 def _with_windows(traffic: Traffic, rng: Random) -> Traffic:

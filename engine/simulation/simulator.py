@@ -4,11 +4,11 @@ from collections import deque
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
+from typing import Unpack
 
 from engine.errors import OutOfDeviceMemory, UnservableRequest
 from engine.memory import KVCacheManager, SequenceStates, StatePool
 from engine.memory.state_pool import StateUse
-from engine.memory.step_blocks import BLOCKS_A_STEP
 from engine.request import Phase, Request
 from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepWork, row_work, total
@@ -22,7 +22,7 @@ from engine.simulation.fake_proposer import FakeProposer, running_only
 from engine.simulation.fault_injector import TO_A_REQUEST, FaultInjector
 from engine.simulation.in_flight_audit import InFlightAuditor
 from engine.simulation.oracle import check_transcript
-from engine.simulation.patterns import traffic_from_seed
+from engine.simulation.patterns import ModelOptions, traffic_from_seed
 from engine.simulation.report import EVENTS_SHOWN, SimulationFailure, SimulationReport
 from engine.simulation.time_audit import TimeAuditor
 from engine.simulation.traffic import VOCAB_SIZE, Arrival, Fault, Traffic
@@ -35,33 +35,14 @@ Each step's effects are checked in every step. A violated invariant of the state
 a few steps later; a replay checks after each call and finds the step."""
 
 
-def simulate(
-    seed: int,
-    *,
-    ahead: int = 0,
-    speculate: bool = False,
-    blocks_a_step: int = BLOCKS_A_STEP,
-    states: bool = False,
-    windows: bool = False,
-    adapters: bool = False,
-) -> SimulationReport:
+def simulate(seed: int, **options: Unpack[ModelOptions]) -> SimulationReport:
     """Run the seed's traffic: faults while requests arrive, then none until the last one is done.
 
     Raises:
         SimulationFailure: an invariant was violated, a token stream differs from the expected one, or something is left
             when all requests are done.
     """
-    return simulate_traffic(
-        traffic_from_seed(
-            seed,
-            ahead=ahead,
-            speculate=speculate,
-            blocks_a_step=blocks_a_step,
-            states=states,
-            windows=windows,
-            adapters=adapters,
-        )
-    )
+    return simulate_traffic(traffic_from_seed(seed, **options))
 
 
 def simulate_traffic(traffic: Traffic, *, check_every: int = FULL_CHECK_EVERY) -> SimulationReport:

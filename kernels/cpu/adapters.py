@@ -46,6 +46,12 @@ class TorchAdapter:
 
     layers: Sequence[Mapping[AdaptedProduct, _PackedProduct]]
 
+    @property
+    def bytes(self) -> int:
+        """Size of the numbers."""
+        products = [product for layer in self.layers for product in layer.values()]
+        return sum(each.down.nbytes + sum(up.weight.nbytes for up in each.ups) for each in products)
+
 
 def pack(weights: AdapterWeights) -> TorchAdapter:
     """The weights in memory of their own."""

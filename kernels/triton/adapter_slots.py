@@ -47,6 +47,11 @@ class PinnedAdapter:
     numbers: Tensor
     ranks: Tensor
 
+    @property
+    def bytes(self) -> int:
+        """Size of both."""
+        return self.numbers.nbytes + self.ranks.nbytes
+
 
 class TritonAdapters:
     """A `kernels.device_adapters.DeviceAdapters`."""

@@ -43,7 +43,7 @@ from engine.execution.logprobs import LOGPROB_ROWS, predicted_prompt_tokens
 from engine.execution.pooling import Pooler
 from engine.models.transformer import Transformer
 from engine.scheduling.plan import BlockCopy, LaunchStats, PendingStep, StepPlan
-from kernels.adapters import AdapterWeights
+from kernels.adapters import AdapterWeights, PackedAdapter
 from kernels.device_adapters import DeviceAdapters, StepAdapters
 from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
@@ -137,7 +137,7 @@ class DeviceRunner:
             self._model.allocate_adapters(slots, max_rank)
 
     @torch.inference_mode()
-    def pack_adapter(self, weights: AdapterWeights) -> Any:
+    def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
         """See `DeviceAdapters.pack`."""
         return self._adapters.pack(weights)
 

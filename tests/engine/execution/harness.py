@@ -149,10 +149,10 @@ class Harness:
 
     def step(self) -> bool:
         """Launch a step, and take in the one that the executor may not be ahead of. False: there is nothing left."""
-        for load in self.scheduler.update_adapters():
+        for load in self.scheduler.adapters.update():
             self.runner.put_adapter(load.slot, self.runner.pack_adapter(self.adapters[load.source.digest]))  # type: ignore[attr-defined]
             self.scheduler.adapters.loaded(load.source.digest)
-        self.scheduler.update_adapters()
+        self.scheduler.adapters.update()
         must_land = bool(self.launched) and self.speculator is not None  # drafts follow what is known
         plan = None if must_land else self.scheduler.schedule(draft=self._draft)
         if plan is not None:
