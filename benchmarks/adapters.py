@@ -3,7 +3,8 @@
 Throughput: output tokens/s of 20 tenants' adapters, all resident, over those of the base model alone, at 1, 8 and 32
 requests at once, in rounds that alternate. Cold: what 8 streams of the base model lose while a new adapter is loaded
 every half second. Zipf: 1,000 adapters and 20 slots, 16 requests at once: the share of requests whose adapter is
-resident, the time to the first token, and resident memory at the beginning and at the end.
+resident, the time to the first token, and resident memory before and after, in little KV memory. It may grow by the
+512 MiB of the cache of packed adapters.
 """
 
 import argparse
@@ -154,6 +155,7 @@ async def zipf(engine: Engine, adapters: Sequence[AdapterSource], requests: int)
             answer = await ask(engine, adapters[owner], f"tenant {owner}", number, 16)
             firsts.append(answer.first_s)
 
+    await rate(engine, [None], 16, 64)  # touches all KV memory
     loads, resident = _loads(engine), _resident_mib()
     await asyncio.gather(*(client() for _ in range(16)))
     loaded = _loads(engine) - loads
@@ -195,7 +197,8 @@ def main() -> None:
             make_adapter(Path(root) / "zipf" / str(seed), config, rank, ends, seed)
             for seed in range(100 if quick else REGISTERED)
         ]
-        with Engine.load({MODEL: path}, EngineConfig(device="cpu", adapter_slots=SLOTS)) as engine:
+        little_kv = EngineConfig(device="cpu", adapter_slots=SLOTS, kv_cache_bytes=64 << 20)
+        with Engine.load({MODEL: path}, little_kv) as engine:
             print(f"{len(many)} adapters in {SLOTS} slots, drawn by Zipf's law:")
             asyncio.run(zipf(engine, many, 200 if quick else 1000))
 
