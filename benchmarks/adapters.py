@@ -1,10 +1,11 @@
-"""Adapters in the engine: `python -m benchmarks.adapters [--quick]`, of SmolLM2-135M with random adapters.
+"""Random adapters in the engine: `python -m benchmarks.adapters [--quick] [--part NAME]`.
 
 Throughput: output tokens/s of 20 tenants' adapters, all resident, over those of the base model alone, at 1, 8 and 32
-requests at once, in rounds that alternate. Cold: what 8 streams of the base model lose while a new adapter is loaded
-every half second. Zipf: 1,000 adapters and 20 slots, 16 requests at once: the share of requests whose adapter is
-resident, the time to the first token, and resident memory before and after, in little KV memory. It may grow by the
-512 MiB of the cache of packed adapters.
+requests at once, in rounds that alternate; of SmolLM2-135M, and of half a billion random weights. Cold: what 8 streams
+of the base model lose while a new adapter is loaded every half second, against requests for resident ones, in rounds
+that alternate. Zipf: 1,000 adapters and 20 slots, 16 requests at once: the share of requests whose adapter is resident,
+the time to the first token, and resident memory before and after, in little KV memory. It may grow by the 512 MiB of
+the cache of packed adapters.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from benchmarks.checkpoints import half_billion
 from engine.adapters.folder import WEIGHTS, digest_of
 from engine.adapters.peft_config import CONFIG
 from engine.adapters.source import AdapterSource
@@ -34,10 +36,13 @@ from engine.models.layout import layer_tensors
 from engine.request import SamplingParams
 from gateway.config.settings import Settings
 
-MODEL = "smollm2"
+MODEL = "model"
+SMALL = "smollm2"
 SLOTS = 20
 REGISTERED = 1000
 TOKENS = 48
+LOADS, LOAD_EVERY_S = 6, 0.5
+"""Cold requests of a round."""
 SETS = {"rank 8 on q, v": (8, ("q_proj", "v_proj")), "rank 16 on all linears": (16, ("_proj",))}
 
 
@@ -67,11 +72,15 @@ class Answer:
     tokens: int
 
 
+def prompt_of(number: int) -> list[int]:
+    """32 tokens, distinct for each number below 4000 / 7."""
+    return [1 + (7 * number + 3 * place) % 4000 for place in range(32)]
+
+
 async def ask(engine: Engine, adapter: AdapterSource | None, tenant: str, number: int, tokens: int = TOKENS) -> Answer:
-    prompt = [1 + (7 * number + 3 * place) % 4000 for place in range(32)]
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens)
     started_s, first_s, count = time.monotonic(), 0.0, 0
-    async for delta in engine.stream(MODEL, prompt, params, tenant=tenant, adapter=adapter):
+    async for delta in engine.stream(MODEL, prompt_of(number), params, tenant=tenant, adapter=adapter):
         if delta.token_ids and not count:
             first_s = time.monotonic() - started_s
         count += len(delta.token_ids)
@@ -111,35 +120,50 @@ async def throughput(engine: Engine, adapters: Sequence[AdapterSource], rounds: 
         )
 
 
-async def cold(engine: Engine, fresh: Sequence[AdapterSource]) -> None:
-    """`fresh`: adapters that have not been loaded."""
+class Steady:
+    """Streams of the base model that never end, and the tokens that they have received."""
 
-    async def steady() -> float:
-        started_s = time.monotonic()
-        answers = await asyncio.gather(*(ask(engine, None, f"tenant {n}", n, 200) for n in range(8)))
-        return sum(answer.tokens for answer in answers) / (time.monotonic() - started_s)
+    def __init__(self, engine: Engine, streams: int) -> None:
+        self.tokens = 0
+        self._engine = engine
+        self._tasks = [asyncio.ensure_future(self._stream(number)) for number in range(streams)]
 
-    async def loads(first: list[float]) -> None:
-        for number, adapter in enumerate(fresh):
-            first.append((await ask(engine, adapter, "new", number, 1)).first_s)
-            await asyncio.sleep(0.5)
-
-    async def same(first: list[float]) -> None:
+    async def _stream(self, number: int) -> None:
+        params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=400)
         while True:
-            first.append((await ask(engine, None, "new", len(first), 1)).first_s)
-            await asyncio.sleep(0.5)
+            async for delta in self._engine.stream(MODEL, prompt_of(number), params, tenant=f"tenant {number}"):
+                self.tokens += len(delta.token_ids)
 
-    firsts: dict[str, list[float]] = {"resident": [], "cold": []}
-    rates: dict[str, float] = {}
-    for kind, others in (("resident", same), ("cold", loads)):
-        task = asyncio.ensure_future(others(firsts[kind]))
-        rates[kind] = await steady()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def cold(engine: Engine, resident: Sequence[AdapterSource], fresh: Sequence[AdapterSource], rounds: int) -> None:
+    """`fresh`: adapters that have not been loaded, enough for all rounds."""
+    numbers = itertools.count(1000)  # no prompt comes twice
+    kinds = {"resident": itertools.cycle(resident), "cold": iter(fresh)}
+    firsts: dict[str, list[float]] = {kind: [] for kind in kinds}
+    rates: dict[str, list[float]] = {kind: [] for kind in kinds}
+    steady = Steady(engine, 8)
+    await asyncio.sleep(1)
+    for _ in range(rounds):
+        for kind, adapters in kinds.items():
+            tokens, started_s = steady.tokens, time.monotonic()
+            for turn in range(LOADS):
+                answer = await ask(engine, next(adapters), "new", next(numbers), 1)
+                firsts[kind].append(answer.first_s)
+                await asyncio.sleep(max(0.0, started_s + LOAD_EVERY_S * (turn + 1) - time.monotonic()))
+            rates[kind].append((steady.tokens - tokens) / (time.monotonic() - started_s))
+    await steady.close()
     seconds = {kind: statistics.median(values) for kind, values in firsts.items()}
+    ratios = [loading / without for loading, without in zip(rates["cold"], rates["resident"], strict=True)]
     print(
-        f"  first token of a cold adapter {1e3 * seconds['cold']:.0f} ms, without {1e3 * seconds['resident']:.0f} ms"
-        f" ({len(firsts['cold'])} loads); the others make {rates['cold'] / rates['resident']:.3f} of the tokens"
+        f"  first token of a cold adapter {1e3 * seconds['cold']:.0f} ms, of a resident one"
+        f" {1e3 * seconds['resident']:.0f} ms ({len(firsts['cold'])} loads); meanwhile the others make"
+        f" {statistics.median(ratios):.3f} of the tokens ({min(ratios):.3f} to {max(ratios):.3f})",
+        flush=True,
     )
 
 
@@ -178,29 +202,55 @@ def _resident_mib() -> float:
     return int(fields[1]) / 256
 
 
+def measure_resident(name: str, path: Path, folder: Path, rounds: int) -> None:
+    """Throughput with each set of modules and, of a small model, the cost of loads."""
+    config = open_checkpoint(path).config
+    for modules, (rank, ends) in SETS.items():
+        made = [make_adapter(folder / modules / str(seed), config, rank, ends, seed) for seed in range(SLOTS)]
+        with Engine.load({MODEL: path}, EngineConfig(device="cpu", adapter_slots=SLOTS)) as engine:
+            size = sum(file.stat().st_size for file in made[0].folder.iterdir())
+            print(f"{name}, {modules}: {size / 1e6:.1f} MB each", flush=True)
+            asyncio.run(throughput(engine, made, rounds))
+
+
+def measure_cold(path: Path, folder: Path, rounds: int) -> None:
+    config = open_checkpoint(path).config
+    for modules, (rank, ends) in SETS.items():
+        count = SLOTS // 2 + LOADS * rounds
+        made = [make_adapter(folder / modules / str(seed), config, rank, ends, seed) for seed in range(count)]
+        with Engine.load({MODEL: path}, EngineConfig(device="cpu", adapter_slots=SLOTS)) as engine:
+            print(f"loads of {modules}:")
+            asyncio.run(cold(engine, made[: SLOTS // 2], made[SLOTS // 2 :], rounds))
+
+
+def measure_many(path: Path, folder: Path, quick: bool) -> None:
+    config = open_checkpoint(path).config
+    rank, ends = SETS["rank 8 on q, v"]
+    many = [make_adapter(folder / str(seed), config, rank, ends, seed) for seed in range(100 if quick else REGISTERED)]
+    little_kv = EngineConfig(device="cpu", adapter_slots=SLOTS, kv_cache_bytes=64 << 20)
+    with Engine.load({MODEL: path}, little_kv) as engine:
+        print(f"{len(many)} adapters in {SLOTS} slots, drawn by Zipf's law:")
+        asyncio.run(zipf(engine, many, 200 if quick else 1000))
+
+
 def main() -> None:
-    """Print all three."""
+    """Print the chosen parts, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and requests")
-    quick = parser.parse_args().quick
-    path = fetch(MODEL, Settings().models_dir)
-    config = open_checkpoint(path).config
-    with tempfile.TemporaryDirectory() as root:
-        for name, (rank, ends) in SETS.items():
-            made = [make_adapter(Path(root) / name / str(seed), config, rank, ends, seed) for seed in range(SLOTS + 12)]
-            with Engine.load({MODEL: path}, EngineConfig(device="cpu", adapter_slots=SLOTS)) as engine:
-                print(f"{name}: {sum(file.stat().st_size for file in made[0].folder.iterdir()) / 1e6:.1f} MB each")
-                asyncio.run(throughput(engine, made[:SLOTS], 2 if quick else 5))
-                asyncio.run(cold(engine, made[SLOTS:]))
-        rank, ends = SETS["rank 8 on q, v"]
-        many = [
-            make_adapter(Path(root) / "zipf" / str(seed), config, rank, ends, seed)
-            for seed in range(100 if quick else REGISTERED)
-        ]
-        little_kv = EngineConfig(device="cpu", adapter_slots=SLOTS, kv_cache_bytes=64 << 20)
-        with Engine.load({MODEL: path}, little_kv) as engine:
-            print(f"{len(many)} adapters in {SLOTS} slots, drawn by Zipf's law:")
-            asyncio.run(zipf(engine, many, 200 if quick else 1000))
+    parser.add_argument("--part", choices=("throughput", "half-billion", "cold", "zipf"), help="one part alone")
+    options = parser.parse_args()
+    rounds = 2 if options.quick else 5
+    small = fetch(SMALL, Settings().models_dir)
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        if options.part in (None, "throughput"):
+            measure_resident("SmolLM2-135M", small, root / "small", rounds)
+        if options.part in (None, "half-billion"):
+            measure_resident("Llama-shaped, 0.5 B", half_billion(root), root / "half-billion", rounds)
+        if options.part in (None, "cold"):
+            measure_cold(small, root / "cold", 2 * rounds)
+        if options.part in (None, "zipf"):
+            measure_many(small, root / "zipf", options.quick)
 
 
 if __name__ == "__main__":

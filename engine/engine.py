@@ -20,6 +20,7 @@ from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from engine.request import STANDARD, PromptInput, Request, SamplingParams, ServiceClass, TextDelta
 from engine.runtime.adapter_loading import adapter_memory
+from engine.runtime.adapter_reading import AdapterProcess, adapter_reader
 from engine.runtime.core import EngineCore, EngineHealth
 from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.model_loading import LoadProgress, load
@@ -56,10 +57,12 @@ class Engine:
             thread,
             step_timeout_seconds=step_timeout_seconds,
         )
+        self._adapter_process = AdapterProcess()
         for model in models:
             if model.served.adapter_slots:
                 memory = adapter_memory(model.runner)
-                self._core.load_adapters(model.served.name, memory, model.config, adapter_cache_bytes)
+                reader = adapter_reader(memory, model.config, self._adapter_process)
+                self._core.load_adapters(model.served.name, memory, reader, adapter_cache_bytes)
         self._arrivals = itertools.count()
         self._salt_key = salt_key
         self._dispatchers: WeakKeyDictionary[asyncio.AbstractEventLoop, OutputDispatcher] = WeakKeyDictionary()
@@ -103,6 +106,7 @@ class Engine:
         """Abort running requests and stop the thread. Idempotent."""
         if not self._closed:
             self._closed = True
+            self._adapter_process.close()
             self._core.close()
             for served in self.models.values():
                 if served.grammars is not None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from engine.adapters.child_process import environment
 from engine.adapters.errors import UnsupportedAdapter
 from engine.adapters.folder import WEIGHTS, digest_of, read_adapter
 from engine.adapters.peft_config import CONFIG
@@ -45,7 +46,7 @@ async def check_adapter(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env={"PYTHONPATH": ":".join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"},
+        env=environment(),
     )
     try:
         output, errors = await asyncio.wait_for(process.communicate(), seconds)

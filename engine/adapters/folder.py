@@ -14,6 +14,7 @@ import numpy as np
 
 from engine.adapters.errors import UnsupportedAdapter
 from engine.adapters.peft_config import CONFIG, PeftConfig, read_peft_config
+from engine.adapters.source import AdapterSource
 from engine.checkpoints.huggingface.families import FAMILIES
 from engine.checkpoints.huggingface.tensor_names import TensorNames
 from engine.checkpoints.json_keys import shown
@@ -71,6 +72,19 @@ def read_adapter(
         return _read(folder, config, settings)
     except UnsupportedCheckpoint as error:
         raise UnsupportedAdapter(str(error)) from error
+
+
+def read_unchanged(source: AdapterSource, config: ModelConfig) -> AdapterWeights:
+    """The weights of an adapter that was checked when it was registered, from the same files.
+
+    Raises:
+        UnsupportedAdapter: the files have changed since, or cannot be read.
+    """
+    if digest_of(source.folder) != source.digest:
+        raise UnsupportedAdapter("its files have changed")
+    # Limits are those of its registration.
+    weights, _, _ = read_adapter(source.folder, config, max_rank=1 << 16, max_bytes=1 << 62)
+    return weights
 
 
 def _check_files(folder: Path, max_bytes: int) -> None:

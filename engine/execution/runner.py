@@ -19,6 +19,7 @@ from engine.request import Fault, TokenLogprob
 from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
 from kernels.adapters import AdapterWeights, PackedAdapter
 from kernels.arrays import Array, Ints, int_array
+from kernels.cpu.native.adapter_packing import ModelLayout
 
 _NOTHING_DRAWN = RowResult()
 
@@ -86,6 +87,11 @@ class ModelRunner:
     def allocate_adapters(self, slots: int) -> None:
         """Make slots for adapters; once."""
         self._model.allocate_adapters(slots)
+
+    @property
+    def adapter_layout(self) -> ModelLayout | None:
+        """See `engine.runtime.adapter_loading.AdapterMemory`."""
+        return self._model.adapter_layout
 
     def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
         """See `engine.runtime.adapter_loading.AdapterMemory`."""

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from engine.models.config import ModelConfig
 from kernels.adapters import AdapterWeights, PackedAdapter
 from kernels.arrays import Array, Floats, Ints
+from kernels.cpu.native.adapter_packing import ModelLayout
 from kernels.host import HostOps, StepRows
 
 
@@ -65,6 +66,11 @@ class HostModel(Protocol):
 
     def allocate_adapters(self, slots: int) -> None:
         """Make slots for adapters, empty; once, before the first step whose rows have some."""
+        ...
+
+    @property
+    def adapter_layout(self) -> ModelLayout | None:
+        """The layout by which another process packs adapters in the own format of the model; None: only the model can."""
         ...
 
     def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:

@@ -11,6 +11,7 @@ from engine.models.kv_groups import KVGroups, mixed_blocks
 from engine.models.rope import RopeTable
 from kernels.adapters import AdapterWeights
 from kernels.arrays import Array, Floats, Ints
+from kernels.cpu.native.adapter_packing import ModelLayout, model_layout
 from kernels.cpu.native.adapters import AdapterTable, NativeAdapter
 from kernels.cpu.native.forward import NativeWeights
 from kernels.cpu.native.staged import StagedForward
@@ -82,8 +83,12 @@ class NativeModel:
         assert self._adapters is None, "the model has slots for adapters"
         self._adapters = self._forward.adapters = AdapterTable(slots)
 
+    @property
+    def adapter_layout(self) -> ModelLayout:
+        return model_layout(self._weights.layers)
+
     def pack_adapter(self, weights: AdapterWeights) -> NativeAdapter:
-        return NativeAdapter(weights, self._weights.layers)
+        return NativeAdapter.pack(weights, self.adapter_layout)
 
     def put_adapter(self, slot: int, packed: NativeAdapter | None) -> None:
         assert self._adapters is not None, "the model has no slots for adapters"

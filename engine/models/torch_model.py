@@ -46,6 +46,10 @@ class TorchModel:
         """Slots for adapters, all empty."""
         self._adapter_slots, self._adapters = slots, {}
 
+    @property
+    def adapter_layout(self) -> None:
+        return None
+
     @torch.inference_mode()
     def pack_adapter(self, weights: AdapterWeights) -> TorchAdapter:
         """An adapter in this model's format. May be called by any thread.

@@ -1,4 +1,4 @@
-"""Loads adapters in the background: reads and packs their files on a thread of its own, during steps."""
+"""Loads adapters in the background: reads and packs their files during steps, and fills slots between them."""
 
 import logging
 import time
@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from engine.adapters.errors import UnsupportedAdapter
-from engine.adapters.folder import digest_of, read_adapter
 from engine.adapters.packed_cache import PackedCache
 from engine.errors import EngineError
-from engine.models.config import ModelConfig
+from engine.runtime.adapter_reading import AdapterPacker, AdapterReader
 from engine.runtime.thread import lower_priority
 from engine.scheduling.adapter_queue import AdapterLoad
 from engine.scheduling.plan import Executor
-from kernels.adapters import AdapterWeights, PackedAdapter
+from kernels.adapters import PackedAdapter
 
 logger = logging.getLogger(__name__)
 
@@ -26,16 +25,8 @@ _POLL_SECONDS = 0.001
 
 
 @runtime_checkable
-class AdapterMemory(Protocol):
+class AdapterMemory(AdapterPacker, Protocol):
     """Memory for the adapters of one model, in slots."""
-
-    def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
-        """An adapter in this memory's format. Called by any thread, also during a step.
-
-        Raises:
-            ValueError: the adapter does not fit the model.
-        """
-        ...
 
     def put_adapter(self, slot: int, packed: Any | None) -> None:
         """Begin to fill a slot, or empty it: called between two launches. Steps launched before read what was there."""
@@ -78,7 +69,7 @@ class AdapterLoader:
         self,
         model: str,
         memory: AdapterMemory,
-        config: ModelConfig,
+        reader: AdapterReader,
         cache_bytes: int,
         post: Callable[[str, LoadProgress], None],
     ) -> None:
@@ -88,7 +79,8 @@ class AdapterLoader:
         self._cache = PackedCache(cache_bytes)
         self._model = model
         self._memory = memory
-        self._config = config
+        self._reader = reader
+        self._closed = False
         self._post = post
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="turnpike-adapters", initializer=lower_priority)
 
@@ -111,29 +103,22 @@ class AdapterLoader:
 
     def close(self) -> None:
         """Begin no further load. Does not wait for the one in progress."""
+        self._closed = True
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, load: AdapterLoad) -> None:
         started_s = time.monotonic()
         packed = None
         try:
-            packed = self._packed(load)
-        except (UnsupportedAdapter, ValueError, OSError, MemoryError) as error:
-            logger.warning("adapter %.12s of %s cannot be loaded: %s", load.source.digest, self._model, error)
+            packed = self._reader.read(load.source)
+            self._cache.put(load.source.digest, packed)
+        except (UnsupportedAdapter, EngineError, ValueError, OSError, MemoryError) as error:
+            if not self._closed:
+                logger.warning("adapter %.12s of %s cannot be loaded: %s", load.source.digest, self._model, error)
         except Exception:
             logger.exception("adapter %.12s of %s cannot be loaded", load.source.digest, self._model)
         self.load_seconds_total += time.monotonic() - started_s
         self._deliver(ReadAdapter(load, packed))
-
-    def _packed(self, load: AdapterLoad) -> PackedAdapter:
-        folder, digest = load.source.folder, load.source.digest
-        if digest_of(folder) != digest:
-            raise UnsupportedAdapter("its files have changed")
-        # Limits are those of its registration, which has checked the same files.
-        weights, _, _ = read_adapter(folder, self._config, max_rank=1 << 16, max_bytes=1 << 62)
-        packed = self._memory.pack_adapter(weights)
-        self._cache.put(digest, packed)
-        return packed
 
     def _await_copy(self, load: AdapterLoad) -> None:
         until_s = time.monotonic() + _COPY_SECONDS

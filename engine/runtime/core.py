@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from engine.errors import DeviceLost, EngineError, UnservableRequest
-from engine.models.config import ModelConfig
 from engine.request import FinishReason, Request, TokenDelta
 from engine.runtime.adapter_loading import AdapterLoader, AdapterMemory, CopiedAdapter
 from engine.runtime.adapter_loading import LoadProgress as AdapterLoadProgress
+from engine.runtime.adapter_reading import AdapterReader
 from engine.runtime.delta_dispatcher import DeltaDispatcher, Sink
 from engine.runtime.reservation import Reservation
 from engine.runtime.step_loop import DeviceClock, StepLoop
@@ -130,9 +130,9 @@ class EngineCore:
         self._over = threading.Event()
         """Set once the engine thread has ended or was given up: waiting for it is pointless."""
 
-    def load_adapters(self, model: str, memory: AdapterMemory, config: ModelConfig, cache_bytes: int) -> None:
+    def load_adapters(self, model: str, memory: AdapterMemory, reader: AdapterReader, cache_bytes: int) -> None:
         """Load the adapters of a model's requests into its memory. Called before the start, for a model with slots."""
-        self._runtimes[model].adapters = AdapterLoader(model, memory, config, cache_bytes, self._post_progress)
+        self._runtimes[model].adapters = AdapterLoader(model, memory, reader, cache_bytes, self._post_progress)
 
     def start(self) -> None:
         """Start the watchdog and the loop on the engine thread."""

@@ -56,6 +56,7 @@ EVERYTHING = {
         "dashboards": {"enabled": True},
     },
     "config": 'log_level = "debug"\n',
+    "gateway": {"storage": {"adapters": {"existingClaim": "adapters"}}},
     "imagePullSecrets": [{"name": "registry"}],
 }
 OLDEST = "1.27"
@@ -327,3 +328,13 @@ def test_notes_say_what_is_missing() -> None:
     assert "https://llm.example.com/v1" in chart_notes(EVERYTHING)
     assert "WARNING" not in chart_notes(EVERYTHING)
     assert "plain text" in chart_notes({"ingress": {"enabled": True, "host": "llm.example.com"}})
+
+
+def test_replicas_share_the_adapters_of_tenants() -> None:
+    """A claim that all replicas mount lies where the gateway looks for their files."""
+    manifests = rendered_chart({"gateway": {"storage": {"adapters": {"existingClaim": "tuned"}}}})
+    pod = one(manifests, "StatefulSet", "gateway")["spec"]["template"]["spec"]
+    (volume,) = (each for each in pod["volumes"] if each.get("persistentVolumeClaim") == {"claimName": "tuned"})
+    (mount,) = (each for each in gateway_container(manifests)["volumeMounts"] if each["name"] == volume["name"])
+    settings = Settings(data_dir=Path(image_environment("cpu")["TURNPIKE_DATA_DIR"]))
+    assert Path(mount["mountPath"]) == settings.adapters_folder

@@ -136,6 +136,11 @@ class DeviceRunner:
         if self._model.adapters is None:
             self._model.allocate_adapters(slots, max_rank)
 
+    @property
+    def adapter_layout(self) -> None:
+        """See `engine.runtime.adapter_loading.AdapterMemory`."""
+        return None
+
     @torch.inference_mode()
     def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:
         """See `DeviceAdapters.pack`."""

@@ -1,51 +1,40 @@
 """Adapters packed for the native library, and which of them a step's rows have. Definition: `kernels.adapters`."""
 
 import ctypes
-from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 
-from kernels.adapters import ADAPTED_PRODUCTS, NO_ADAPTER, AdaptedProduct, AdapterWeights, Parts
-from kernels.arrays import FLOAT32, Array, Floats, Ints, address, aligned_bytes
+from kernels.adapters import ADAPTED_PRODUCTS, NO_ADAPTER, AdapterWeights
+from kernels.arrays import Bytes, Ints, address, aligned_bytes
 from kernels.cpu.native import abi
-from kernels.cpu.native.library import load
-from kernels.cpu.native.linear import NativeLinear
+from kernels.cpu.native.adapter_packing import AdapterPacking, ModelLayout, PackedPlaces
 from kernels.host import StepRows
-from kernels.weights import LayerWeights, MlpWeights
-
-NativeLayer = LayerWeights[Floats, NativeLinear]
-
-
-def product_number(layer: int, product: AdaptedProduct) -> int:
-    """The number of a layer's product among those of the model that adapters change."""
-    return layer * len(ADAPTED_PRODUCTS) + ADAPTED_PRODUCTS.index(product)
 
 
 class NativeAdapter:
-    """An adapter packed in bf16 for the products of a model.
+    """A packed adapter for the products of a model.
 
-    rank: the most ranks of a product, filled up. bytes: of the packed memory. struct: the TpAdapter. Packing runs in
-    the calling thread alone, while another may compute with the model.
+    rank: the most ranks of a product, filled up. bytes: of the packed memory. memory: uint8 [bytes]. struct: the
+    TpAdapter.
     """
 
-    def __init__(self, weights: AdapterWeights, layers: Sequence[NativeLayer]) -> None:
-        assert len(weights.layers) == len(layers), f"an adapter of {len(weights.layers)} layers for {len(layers)}"
-        changes = {
-            product_number(index, product): _Change(layer, product, own.parts(product))
-            for index, (layer, own) in enumerate(zip(layers, weights.layers, strict=True))
-            for product in ADAPTED_PRODUCTS
-            if own.parts(product)
-        }
-        self.bytes = sum(change.bytes for change in changes.values())
-        self.rank = 0
-        self._memory = aligned_bytes(self.bytes)
-        self._changes = (ctypes.c_void_p * (len(layers) * len(ADAPTED_PRODUCTS)))()
-        first = address(self._memory)
-        for number, change in changes.items():
-            self.rank = max(self.rank, change.pack(first))
-            self._changes[number] = first
-            first += change.bytes
+    def __init__(self, memory: Bytes, places: PackedPlaces, layers: int) -> None:
+        """`memory`: uint8 [bytes], aligned to a cache line, filled by `AdapterPacking` for a model of `layers`."""
+        assert len(memory) == places.bytes, f"{len(memory)} bytes for {places.bytes}"
+        self.bytes, self.rank = places.bytes, places.rank
+        self.memory = memory
+        self._changes = (ctypes.c_void_p * (layers * len(ADAPTED_PRODUCTS)))()
+        for number, offset in places.offsets.items():
+            self._changes[number] = address(memory) + offset
         self.struct = abi.Adapter(ctypes.addressof(self._changes))
+
+    @classmethod
+    def pack(cls, weights: AdapterWeights, layout: ModelLayout) -> Self:
+        """Packed into memory of its own."""
+        packing = AdapterPacking(weights, layout)
+        memory = aligned_bytes(packing.bytes)
+        return cls(memory, packing.pack(memory), len(layout.layers))
 
 
 class AdapterTable:
@@ -85,49 +74,3 @@ def adapters_at(rows: StepRows, table: AdapterTable | None) -> int | None:
     assert len(rows.adapters) == len(rows.query_lens), f"{len(rows.adapters)} adapters of {len(rows.query_lens)} rows"
     assert table is not None, "the model has no adapters"
     return table.use(rows.adapters)
-
-
-class _Change:
-    """The parts of one product, to be packed."""
-
-    def __init__(self, layer: NativeLayer, product: AdaptedProduct, parts: Parts) -> None:
-        linear = _linear(layer, product)
-        library = load()
-        assert library is not None, "there is no native library"
-        self._library = library
-        self._linear, self._gated_pairs = linear, 0
-        outputs = linear.out_features
-        if product == "gate_up":
-            assert isinstance(layer.mlp, MlpWeights)
-            self._gated_pairs = layer.mlp.down.in_features
-            outputs = 2 * self._gated_pairs
-        self._held: list[Array] = []
-        self._parts = (abi.LowRankPart * len(parts))()
-        for struct, part in zip(self._parts, parts, strict=True):
-            down, up = (np.ascontiguousarray(weight, FLOAT32) for weight in (part.down, part.up))
-            assert down.shape == (part.rank, linear.in_features), f"down is {down.shape} of {product}"
-            assert up.shape[1] == part.rank, f"up is {up.shape}, down {down.shape}"
-            assert 0 <= part.first <= part.first + len(up) <= outputs, f"outputs from {part.first} of {outputs}"
-            self._held += down, up
-            struct.first, struct.outputs, struct.rank = part.first, len(up), part.rank
-            struct.inputs, struct.down, struct.up = linear.in_features, address(down), address(up)
-        self.bytes = int(library.tp_low_rank_bytes(*self._arguments()))
-
-    def pack(self, packed_at: int) -> int:
-        """Pack into `bytes` bytes of memory. Returns the ranks of all parts, filled up."""
-        return int(self._library.tp_pack_low_rank(*self._arguments(), packed_at))
-
-    def _arguments(self) -> tuple[object, ...]:
-        return (ctypes.byref(self._linear.struct), self._gated_pairs, ctypes.byref(self._parts), len(self._parts))
-
-
-def _linear(layer: NativeLayer, product: AdaptedProduct) -> NativeLinear:
-    """The product of a layer that an adapter changes."""
-    if product == "output":
-        return layer.output
-    if product == "qkv":
-        assert layer.delta is None, "adapters change no delta nets"
-        assert isinstance(layer.qkv, NativeLinear), "adapters change no latents"
-        return layer.qkv
-    assert isinstance(layer.mlp, MlpWeights), "adapters change no experts"
-    return layer.mlp.gate_up if product == "gate_up" else layer.mlp.down

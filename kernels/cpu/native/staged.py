@@ -14,7 +14,8 @@ import numpy as np
 from kernels.adapters import AdaptedProduct
 from kernels.arrays import BFLOAT16, FLOAT32, Array, Floats, Ints, address, aligned_bytes
 from kernels.cpu.native import abi
-from kernels.cpu.native.adapters import AdapterTable, adapters_at, product_number
+from kernels.cpu.native.adapter_packing import product_number
+from kernels.cpu.native.adapters import AdapterTable, adapters_at
 from kernels.cpu.native.delta import NativeDelta, gate
 from kernels.cpu.native.experts import NativeMixture, mlp
 from kernels.cpu.native.forward import NativeLayer, NativeWeights, expert_counts, wanted_of_rows

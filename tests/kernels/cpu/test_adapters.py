@@ -24,7 +24,8 @@ from kernels.adapters import (
 from kernels.arrays import address, int_array
 from kernels.cpu.memory import WeightMemory
 from kernels.cpu.native import Level, NativeLinear, abi, pack_gate_up, start
-from kernels.cpu.native.adapters import AdapterTable, NativeAdapter, NativeLayer, product_number
+from kernels.cpu.native.adapter_packing import NativeLayer, model_layout, product_number
+from kernels.cpu.native.adapters import AdapterTable, NativeAdapter
 from kernels.cpu.native.library import load
 from kernels.cpu.native.linear import Change
 from kernels.exchange import array_of, tensor_of
@@ -110,7 +111,7 @@ class Adapted:
         self.table = AdapterTable(SLOTS)
         for slot, parts in adapters.items():
             own = AdapterWeights([LayerAdapter(**dict(parts))])
-            self.table.put(slot, NativeAdapter(own, [layer.packed]))
+            self.table.put(slot, NativeAdapter.pack(own, model_layout([layer.packed])))
 
     def __call__(
         self, product: AdaptedProduct, x: Tensor, slots: Sequence[int], counts: Sequence[int], store: abi.Store
