@@ -70,7 +70,7 @@ class HostModel(Protocol):
 
     @property
     def adapter_layout(self) -> ModelLayout | None:
-        """The layout by which another process packs adapters in the own format of the model; None: only the model can."""
+        """The layout by which another process packs adapters for this model; None: only the model can."""
         ...
 
     def pack_adapter(self, weights: AdapterWeights) -> PackedAdapter:

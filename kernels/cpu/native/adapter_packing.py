@@ -24,8 +24,9 @@ def product_number(layer: int, product: AdaptedProduct) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProductLayout:
-    """The shape of a product that adapters are packed for. inputs: of the product; packed_inputs: filled up, as its weights are. outputs: of
-    each of its weights. gated_pairs: pairs of gates and ups; 0: the outputs are no gates and ups."""
+    """The shape of a product that adapters are packed for. inputs: of the product; packed_inputs: filled up, as its
+    weights are. outputs: of each of its weights. gated_pairs: pairs of gates and ups; 0: the outputs are no gates and
+    ups."""
 
     inputs: int
     packed_inputs: int
