@@ -11,7 +11,6 @@ the cache of packed adapters.
 import argparse
 import asyncio
 import itertools
-import json
 import random
 import statistics
 import tempfile
@@ -20,19 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from benchmarks.checkpoints import half_billion
-from engine.adapters.folder import WEIGHTS, digest_of
-from engine.adapters.peft_config import CONFIG
+from benchmarks.random_adapters import SETS, make_adapter
 from engine.adapters.source import AdapterSource
 from engine.catalog.catalog import fetch
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.models.config import ModelConfig
-from engine.models.layout import layer_tensors
 from engine.request import SamplingParams
 from gateway.config.settings import Settings
 
@@ -43,24 +36,6 @@ REGISTERED = 1000
 TOKENS = 48
 LOADS, LOAD_EVERY_S = 6, 0.5
 """Cold requests of a round."""
-SETS = {"rank 8 on q, v": (8, ("q_proj", "v_proj")), "rank 16 on all linears": (16, ("_proj",))}
-
-
-def make_adapter(folder: Path, config: ModelConfig, rank: int, ends: tuple[str, ...], seed: int) -> AdapterSource:
-    """Write a PEFT folder with small random numbers."""
-    numbers = np.random.default_rng(seed)
-    tensors = {}
-    for layer in range(config.num_layers):
-        for name, shape in layer_tensors(config, layer):
-            module = name.removesuffix(".weight")
-            if len(shape) == 2 and module.endswith(ends):
-                prefix = f"base_model.model.model.layers.{layer}.{module}"
-                for kind, size in (("A", (rank, shape[1])), ("B", (shape[0], rank))):
-                    tensors[f"{prefix}.lora_{kind}.weight"] = 0.01 * numbers.standard_normal(size, np.float32)
-    folder.mkdir(parents=True)
-    save_file(tensors, folder / WEIGHTS)
-    (folder / CONFIG).write_text(json.dumps({"peft_type": "LORA", "r": rank, "lora_alpha": rank}), encoding="utf-8")
-    return AdapterSource(digest_of(folder), folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,28 +180,28 @@ def _resident_mib() -> float:
 def measure_resident(name: str, path: Path, folder: Path, rounds: int) -> None:
     """Throughput with each set of modules and, of a small model, the cost of loads."""
     config = open_checkpoint(path).config
-    for modules, (rank, ends) in SETS.items():
-        made = [make_adapter(folder / modules / str(seed), config, rank, ends, seed) for seed in range(SLOTS)]
+    for about, modules in SETS.items():
+        made = [make_adapter(folder / about / str(seed), config, modules, seed) for seed in range(SLOTS)]
         with Engine.load({MODEL: path}, EngineConfig(device="cpu", adapter_slots=SLOTS)) as engine:
             size = sum(file.stat().st_size for file in made[0].folder.iterdir())
-            print(f"{name}, {modules}: {size / 1e6:.1f} MB each", flush=True)
+            print(f"{name}, {about}: {size / 1e6:.1f} MB each", flush=True)
             asyncio.run(throughput(engine, made, rounds))
 
 
 def measure_cold(path: Path, folder: Path, rounds: int) -> None:
     config = open_checkpoint(path).config
-    for modules, (rank, ends) in SETS.items():
+    for about, modules in SETS.items():
         count = SLOTS // 2 + LOADS * rounds
-        made = [make_adapter(folder / modules / str(seed), config, rank, ends, seed) for seed in range(count)]
+        made = [make_adapter(folder / about / str(seed), config, modules, seed) for seed in range(count)]
         with Engine.load({MODEL: path}, EngineConfig(device="cpu", adapter_slots=SLOTS)) as engine:
-            print(f"loads of {modules}:")
+            print(f"loads of {about}:")
             asyncio.run(cold(engine, made[: SLOTS // 2], made[SLOTS // 2 :], rounds))
 
 
 def measure_many(path: Path, folder: Path, quick: bool) -> None:
     config = open_checkpoint(path).config
-    rank, ends = SETS["rank 8 on q, v"]
-    many = [make_adapter(folder / str(seed), config, rank, ends, seed) for seed in range(100 if quick else REGISTERED)]
+    modules = SETS["rank 8 on q, v"]
+    many = [make_adapter(folder / str(seed), config, modules, seed) for seed in range(100 if quick else REGISTERED)]
     little_kv = EngineConfig(device="cpu", adapter_slots=SLOTS, kv_cache_bytes=64 << 20)
     with Engine.load({MODEL: path}, little_kv) as engine:
         print(f"{len(many)} adapters in {SLOTS} slots, drawn by Zipf's law:")

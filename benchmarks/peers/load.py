@@ -7,7 +7,9 @@ import asyncio
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import cycle
 from string import ascii_lowercase
 
 from benchmarks.traffic import percentile
@@ -18,6 +20,8 @@ from gateway.tools.bench.outcome import Outcome
 from gateway.tools.bench.prompts import Prompt, synthetic
 from gateway.tools.bench.recorder import Recorder
 
+MODEL = "model"
+"""The name of the weights at every server."""
 REQUESTS = {1: 8, 4: 10, 8: 10, 16: 18, 32: 32}
 """In a pass, by concurrency."""
 _WAKING_TOKENS = 64
@@ -84,26 +88,32 @@ def _prefixed(prefix: str, text: Text, rng: random.Random) -> Prompt:
     return Prompt("", messages, _PREFIX_ANSWER.draw(rng))
 
 
-def measure(url: str, key: str | None, prompts: Sequence[Prompt], concurrency: int) -> Figures:
-    """All prompts once, `concurrency` at a time."""
-    target = Target(url=url, model="model", endpoint="chat", key=key, ignore_eos=True, timeout_s=_TIMEOUT_S)
-    return asyncio.run(_measure(target, prompts, concurrency))
+def measure(
+    url: str, key: str | None, prompts: Sequence[Prompt], concurrency: int, models: Sequence[str] = (MODEL,)
+) -> Figures:
+    """All prompts once, `concurrency` at a time; the models take turns."""
+    targets = [
+        Target(url=url, model=model, endpoint="chat", key=key, ignore_eos=True, timeout_s=_TIMEOUT_S)
+        for model in models
+    ]
+    return asyncio.run(_measure(targets, prompts, concurrency))
 
 
-async def _measure(target: Target, prompts: Sequence[Prompt], concurrency: int) -> Figures:
+async def _measure(targets: Sequence[Target], prompts: Sequence[Prompt], concurrency: int) -> Figures:
     clock, record = Clock(), Recorder()
-    left = iter(prompts)
-    async with opened(target, clock, keep_connections=False) as client:
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(opened(target, clock, keep_connections=False)) for target in targets]
+        left = zip(cycle(clients), prompts, strict=False)
         began_s = clock.now_s()
         async with asyncio.TaskGroup() as tasks:
             for _ in range(concurrency):
-                tasks.create_task(_place(client, left, clock, record))
+                tasks.create_task(_place(left, clock, record))
         seconds = clock.now_s() - began_s
     return figures(record.outcomes, sum(prompt.max_tokens for prompt in prompts), seconds)
 
 
-async def _place(client: Client, left: Iterator[Prompt], clock: Clock, record: Recorder) -> None:
-    for prompt in left:
+async def _place(left: Iterator[tuple[Client, Prompt]], clock: Clock, record: Recorder) -> None:
+    for client, prompt in left:
         await client.ask(prompt, clock.now_s(), record)
 
 

@@ -9,6 +9,7 @@ from benchmarks.peers import formats, mixture, models
 from benchmarks.peers.environment import root
 from benchmarks.peers.load import Text, letters, words
 from benchmarks.peers.systems import LLAMA_CPP, TURNPIKE, VLLM, Contestant
+from benchmarks.random_adapters import SETS, make_adapter
 from benchmarks.serving import weights_per_step
 from engine.catalog.catalog import fetch
 from engine.checkpoints.checkpoint import open_checkpoint
@@ -18,6 +19,7 @@ from gateway.config.settings import Settings
 LEVELS = (1, 4, 8, 16, 32)
 QUICK_LEVELS = (1, 4)
 PREFIX_LEVEL = 8
+ADAPTERS = 20
 INT8, INT4, Q4_0 = "turnpike int8", "turnpike int4", "llama.cpp Q4_0"
 INT8_KV = "turnpike int8 KV"
 W4A16, W8A8 = f"turnpike {formats.W4A16}", f"turnpike {formats.W8A8}"
@@ -47,6 +49,8 @@ class Part:
     levels: tuple[int, ...]
     kept_bytes: Mapping[str, int] = field(default_factory=dict)
     prefix: bool = False
+    adapters: tuple[str, ...] = ()
+    """Names of adapters, with which each load is repeated."""
 
 
 def _asked(ours: str, theirs: str, ratios: Mapping[int, float]) -> tuple[Asked, ...]:
@@ -155,6 +159,21 @@ def _mixture() -> Part:
     return Part("mixture", title, contestants, letters, mixture.chosen_weights(), {}, (1, 8))
 
 
+def _adapters(name: str, shape: str, modules: str) -> Part:
+    """Twenty adapters of a checkpoint, all of them resident."""
+    made = _checkpoint(shape)
+    folder = root() / f"models-{models.VERSION}" / f"{shape}-adapters-{modules.replace(' ', '-')}"
+    config = open_checkpoint(made.folder).config
+    adapters = {f"adapter-{seed}": folder / str(seed) for seed in range(ADAPTERS)}
+    for seed, path in enumerate(adapters.values()):
+        if not path.exists():
+            make_adapter(path, config, SETS[modules], seed)
+    contestants = tuple(Contestant(name, name, made.folder, adapters=adapters) for name in (TURNPIKE, VLLM))
+    weights = weights_per_step(made.folder)
+    title = f"{shape}, random weights, bf16: {ADAPTERS} adapters of {modules}"
+    return Part(name, title, contestants, letters, weights, {}, (1, 8, 32), adapters=tuple(adapters))
+
+
 def _prefix() -> Part:
     made = _checkpoint("0.1B")
     weights = weights_per_step(made.folder)
@@ -171,5 +190,7 @@ PARTS: Mapping[str, Callable[[], Part]] = {
     "formats": _formats,
     "mixture": _mixture,
     "prefix": _prefix,
+    "adapters": lambda: _adapters("adapters", "0.5B", "rank 8 on q, v"),
+    "adapters-linears": lambda: _adapters("adapters-linears", "0.5B", "rank 16 on all linears"),
 }
 """By name; a call makes the weights that are missing."""

@@ -12,8 +12,10 @@ from benchmarks.peers.load import Figures
 
 FORMAT = 2
 OWN, SHARED = "own prefixes", "one prefix"
-"""Kinds of load of the part about prefixes; all others have one kind."""
+"""Kinds of load of the part about prefixes."""
 CHATS = "chats"
+ADAPTED = "adapters"
+"""The same load as `CHATS`, each request for the next of several adapters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +112,10 @@ def ratio(runs: Iterable[Run], name: str, ours: str, theirs: str, level: int, ki
     return statistics.median(pairs) if pairs and all(map(math.isfinite, pairs)) else None
 
 
-def gain(runs: Iterable[Run], name: str, contestant: str, level: int) -> float | None:
-    """Median over passes of a figure with one prefix over that with own ones."""
+def gain(runs: Iterable[Run], name: str, contestant: str, level: int, kinds: tuple[str, str]) -> float | None:
+    """Median over passes of a figure with the second kind of load over that with the first."""
     pairs = []
     for run in runs:
-        own, shared = run.of(contestant, level, OWN), run.of(contestant, level, SHARED)
-        pairs += [getattr(shared[each], name) / getattr(own[each], name) for each in own.keys() & shared.keys()]
+        before, after = (run.of(contestant, level, kind) for kind in kinds)
+        pairs += [getattr(after[each], name) / getattr(before[each], name) for each in before.keys() & after.keys()]
     return statistics.median(pairs) if pairs else None

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.limits import Limits
-from benchmarks.peers.load import PREFIX_CHATS, REQUESTS, chats, measure, prefixed_chats, waking
+from benchmarks.peers.load import MODEL, PREFIX_CHATS, REQUESTS, chats, measure, prefixed_chats, waking
 from benchmarks.peers.parts import Part
-from benchmarks.peers.results import CHATS, OWN, SHARED, Memory, Run, Sample
+from benchmarks.peers.results import ADAPTED, CHATS, OWN, SHARED, Memory, Run, Sample
 from benchmarks.peers.server import Server, ServerFailed, running
 from benchmarks.peers.systems import Setting
 from gateway.tools.bench.prompts import Prompt
@@ -63,6 +63,9 @@ def _started(part: Part, setting: Setting, run: Run, stack: ExitStack) -> dict[s
         idle_mib = server.resident_mib()
         warming = chats(_WARM_LEVEL, part.text, "warm")
         measure(server.launch.url, server.launch.key, warming, _WARM_LEVEL)
+        if part.adapters:
+            loading = chats(2 * len(part.adapters), part.text, "adapters")
+            measure(server.launch.url, server.launch.key, loading, _WARM_LEVEL, part.adapters)
         server.stop()
         servers[contestant.name] = server
         run.memory.append(Memory(contestant.name, server.start_s, idle_mib, idle_mib))
@@ -75,7 +78,8 @@ def _measure(part: Part, plan: Plan, run: Run, name: str, server: Server, level:
     server.go_on()
     measure(server.launch.url, server.launch.key, waking(part.text, f"{plan.seed}/{run_pass}/{level}/waking"), 1)
     for kind, prompts in _loads(part, plan, level, run_pass).items():
-        figures = measure(server.launch.url, server.launch.key, prompts, level)
+        models = part.adapters if kind == ADAPTED else (MODEL,)
+        figures = measure(server.launch.url, server.launch.key, prompts, level, models)
         run.samples.append(Sample(name, level, run_pass, kind, figures))
         doubts = f", {figures.failed} FAILED" if figures.failed else ""
         doubts += f", {figures.short_tokens} tokens too few" if figures.short_tokens else ""
@@ -92,6 +96,9 @@ def _measure(part: Part, plan: Plan, run: Run, name: str, server: Server, level:
 def _loads(part: Part, plan: Plan, level: int, run_pass: int) -> dict[str, list[Prompt]]:
     """New prompts in every pass, or prefix caches would answer; the same for every server."""
     seed = f"{plan.seed}/{run_pass}/{level}"
+    if part.adapters:
+        count = plan.count(level)
+        return {CHATS: chats(count, part.text, seed), ADAPTED: chats(count, part.text, seed)}
     if not part.prefix:
         return {CHATS: chats(plan.count(level), part.text, seed)}
     count = max(level, round(PREFIX_CHATS * plan.share))

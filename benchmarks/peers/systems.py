@@ -1,10 +1,11 @@
 """The servers that take part: what each is called, what it serves, how it is started."""
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -42,6 +43,8 @@ class Contestant:
     model: Path
     quantize: Literal["none", "int8", "int4"] = "none"
     kv_dtype: Literal["auto", "int8"] = "auto"
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    """PEFT folders, by the names that requests state as model."""
 
     def missing(self) -> str | None:
         """Why it cannot take part; None where it can."""
@@ -75,28 +78,39 @@ def _turnpike(contestant: Contestant, setting: Setting) -> Launch:
     data_dir = setting.scratch / contestant.name.replace(" ", "-")
     folder = ("--data-dir", str(data_dir))
 
+    surroundings = {
+        "TURNPIKE_SPECULATION": setting.speculation,
+        "TURNPIKE_MODELS": json.dumps({"model": str(contestant.model)}),
+    }
+
     def call(*words: str) -> str:
-        done = subprocess.run([program, *words, *folder], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [program, *words, *folder], check=True, capture_output=True, text=True, env=os.environ | surroundings
+        )
         return done.stdout.strip()
 
     call("tenant", "create", "bench", "--tier", "standard")
     call("price", "set", "model", "--input", "1", "--output", "1")
     key = call("key", "create", "--tenant", "bench")
+    for name, path in contestant.adapters.items():
+        call("adapter", "upload", str(path), "--tenant", "bench", "--name", name)
     port = free_port()
     # As many tokens as llama.cpp has room for: more would be kept for their prefixes, which do not come again here.
     kv_bytes = setting.context * setting.sequences // BLOCK_TOKENS * contestant.block_bytes()
     command = [
-        *(program, "serve", "--port", str(port), *folder, "--model", f"model={contestant.model}"),
+        *(program, "serve", "--port", str(port), *folder),
         *("--threads", str(setting.threads), "--max-running", str(max(setting.sequences, 1))),
         *("--dtype", "bfloat16", "--quantize", contestant.quantize),
         *("--kv-dtype", contestant.kv_dtype, "--kv-cache-bytes", str(kv_bytes)),
     ]
-    return Launch(command, port, {"TURNPIKE_SPECULATION": setting.speculation}, key)
+    return Launch(command, port, surroundings, key)
 
 
 def _vllm(contestant: Contestant, setting: Setting) -> Launch:
     port = free_port()
     command = vllm.command(contestant.model, port, context=setting.context, sequences=setting.sequences)
+    if contestant.adapters:
+        command += vllm.adapter_options(contestant.adapters)
     return Launch(command, port, vllm.surroundings(setting.threads, sorted(os.sched_getaffinity(0))))
 
 

