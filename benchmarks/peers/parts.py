@@ -162,7 +162,7 @@ def _mixture() -> Part:
 def _adapters(name: str, shape: str, modules: str) -> Part:
     """Twenty adapters of a checkpoint, all of them resident."""
     made = _checkpoint(shape)
-    folder = root() / f"models-{models.VERSION}" / f"{shape}-adapters-{modules.replace(' ', '-')}"
+    folder = root() / f"models-{models.VERSION}" / f"{shape}-{name}"
     config = open_checkpoint(made.folder).config
     adapters = {f"adapter-{seed}": folder / str(seed) for seed in range(ADAPTERS)}
     for seed, path in enumerate(adapters.values()):
