@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -112,6 +113,13 @@ def train(
     return model
 
 
+def save(model: PeftModel, folder: Path) -> None:
+    """Write the folder that `turnpike adapter upload` takes."""
+    model.peft_config["default"].base_model_name_or_path = MODEL
+    # "auto" would look for a model of that name on the Hub.
+    model.save_pretrained(str(folder), save_embedding_layers=False)
+
+
 def _batches(text: TextProcessor, recipe: Recipe) -> Iterator[list[Example]]:
     examples = [example_of(each, text) for each in messages("train", recipe.steps * recipe.batch, recipe.seed)]
     for first in range(0, len(examples), recipe.batch):
@@ -127,7 +135,7 @@ def _loss(model: PeftModel, batch: Sequence[Example]) -> Tensor:
         token_ids[row, : len(each.token_ids)] = torch.tensor(each.token_ids)
         attended[row, : len(each.token_ids)] = 1
         is_answer[row, each.prompt_tokens : len(each.token_ids)] = True
-    base = model.get_base_model()
+    base: Any = model.get_base_model()
     with torch.autocast("cpu", torch.bfloat16):
         hidden = base.model(input_ids=token_ids, attention_mask=attended).last_hidden_state
         logits = base.lm_head(hidden[:, :-1][is_answer[:, 1:]])
@@ -163,8 +171,7 @@ def main() -> None:
             print(f"step {step + 1:4}: loss {loss:.4f}, {time.monotonic() - started_s:.0f} s", flush=True)
 
     model = train(base, text, recipe, report)
-    model.peft_config["default"].base_model_name_or_path = MODEL
-    model.save_pretrained(str(given.folder))
+    save(model, given.folder)
     print(f"{model.get_nb_trainable_parameters()[0]} parameters in {given.folder}")
 
 
