@@ -1,7 +1,7 @@
 """Compares an adapter with its base model through a gateway: `python -m examples.adapter.evaluate NAME`.
 
 Greedy answers to the same messages, which have no sentence and no city in common with those of training. The base model
-gets the adapter's instruction; then two worked examples with it; then, in addition, answers that are held to a schema.
+gets the adapter's instruction; and the same with answers that are held to a schema, with two worked examples, or both.
 """
 
 import argparse
@@ -64,13 +64,21 @@ class Score:
 
 def contenders(adapter: str) -> list[Contender]:
     """The base model with more and more help, then the adapter with none."""
-    examples = messages("train", 2, seed=1)
+    examples = worked_examples()
     return [
         Contender("base model", BASE),
+        Contender("base model, schema", BASE, held_to_schema=True),
         Contender("base model, 2 examples", BASE, examples),
         Contender("base model, 2 examples, schema", BASE, examples, held_to_schema=True),
         Contender("adapter", adapter),
     ]
+
+
+def worked_examples() -> list[Message]:
+    """Of the messages for training, one that does not state the date, then one that states every field."""
+    drawn = messages("train", 100, seed=1)
+    partial = next(each for each in drawn if [name for name in FIELDS if each.order.fields[name] is None] == ["date"])
+    return [partial, next(each for each in drawn if None not in each.order.fields.values())]
 
 
 async def score(client: AsyncOpenAI, contender: Contender, tests: Sequence[Message], concurrency: int) -> Score:

@@ -15,7 +15,7 @@ INSTRUCTION = (
 )
 FIELDS = ("order", "city", "amount", "date")
 
-_ABSENT = 0.12
+_ABSENT = 0.2
 """Probability that a message leaves out the city, the amount or the date, each."""
 _TEST_MULTIPLE = 7
 """Order numbers that are multiples of it occur in tests alone."""
