@@ -87,9 +87,10 @@ assert "torch" not in sys.modules, "torch came in"
 
 
 def test_tests_and_benchmarks_share_what_they_share_in_support() -> None:
-    """No test module imports another one or a conftest, and a benchmark imports of the tests only `tests.support`."""
+    """No test module imports another one or a conftest; benchmarks and examples import of the tests only
+    `tests.support`."""
     offenders = {}
-    for folder in ("tests", "benchmarks"):
+    for folder in ("tests", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*.py"):
             modules = {module for module in imported_modules(path) if module.startswith("tests.")}
             if folder == "tests":

@@ -14,8 +14,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-DOCS = ("*.md", "docs/*.md", "benchmarks/*.md", "deploy/kubernetes/*.md", "models/*.md", "tests/whole/*.md")
-FOLDERS = ("engine", "gateway", "kernels", "migrations", "tests", "benchmarks", "deploy", "models")
+DOCS = (
+    "*.md",
+    "docs/*.md",
+    "benchmarks/*.md",
+    "deploy/kubernetes/*.md",
+    "models/*.md",
+    "examples/*/*.md",
+    "tests/whole/*.md",
+)
+FOLDERS = ("engine", "gateway", "kernels", "migrations", "tests", "benchmarks", "deploy", "models", "examples")
 DIALECT = {
     r"(some|no|every)body": "name the actor, or use the passive voice",
     r"whoever": "name the actor",

@@ -1,0 +1,1 @@
+"""Programs that use Turnpike as its users do."""
