@@ -7,8 +7,9 @@ from typing import Any
 
 from engine.scheduling.scheduler import Scheduler
 from gateway.metering.event import UsageEvent
-from tests.whole.adapters import BASE, MULTIPLIERS, OWN_PRICES, Life, own_name
+from tests.whole.adapters import BASE, MULTIPLIERS, NAMES, OWNERS, Life, own_name
 from tests.whole.clients import Report
+from tests.whole.scenario import Config
 from tests.whole.tenants import PRICES, id_of, name_of
 from tests.whole.world import World
 
@@ -30,6 +31,22 @@ def held_in(scheduler: Scheduler) -> list[str]:
     left += [f"{len(queue._drained)} drains"] if queue._drained else []
     left += [f"{stats.waiting} in the gauge"] if (stats := scheduler.adapters.stats()).waiting else []
     return left
+
+
+def check_waits(scheduler: Scheduler, config: Config, now_ns: int, slack_s: float) -> None:
+    """No request waits for its adapter beyond the limit."""
+    late = scheduler.adapters._queue.overdue(now_ns - int((config.adapter_wait_s + slack_s) * 1e9))
+    assert not late, f"{[each.id for each in late]} wait for their adapters beyond the limit"
+
+
+def check_names(world: World) -> None:
+    """Every gateway knows the adapters that there are, and no others."""
+    for gateway in world.gateways:
+        for tenant in OWNERS:
+            lives = [life for name in NAMES if (life := world.adapters.live(tenant, name)) is not None]
+            expected = {life.id: life.weights[-1][1] for life in lives}
+            found = {each.id: each.weights for each in gateway.services.adapters.of_tenant(id_of(tenant))}
+            assert found == expected, f"{tenant} has {expected}, and a gateway knows {found}"
 
 
 def check_answers(world: World, reports: Iterable[Report]) -> None:
@@ -109,7 +126,7 @@ def _cost(event: UsageEvent, life: Life | None) -> int:
     dollars: Any = PRICES[event.served_model]
     multiplier = Decimal(1)
     if life is not None:
-        dollars = OWN_PRICES.get((life.tenant, life.name), dollars)
+        dollars = life.price or dollars
         multiplier = MULTIPLIERS.get(life.name, multiplier)
     tier = PREMIUM if event.tier_served == "premium" else 1
     paid, cached, answered = (floor(Decimal(each) * 1000 * tier * multiplier) for each in dollars)

@@ -33,10 +33,10 @@ NAMES = ("tone", "terms")
 OWNERS = ("premium", "plain", "daily", "prepaid", "cascade", "probe")
 TONE, TERMS = NAMES
 MULTIPLIERS = {TERMS: Decimal("1.5")}
-OWN_PRICES = {("plain", TONE): ("3", "1", "5")}
+OWN_PRICES = {("plain", TONE): ("3", "1", "5"), ("probe", TONE): ("2", "2", "2")}
 """Dollars per million tokens of input, cached input and output."""
 LIMITED = ("plain", TERMS)
-LIMITED_TOKENS_PER_DAY = 400
+LIMITED_TOKENS_PER_DAY = 250
 """Of the adapter `LIMITED`."""
 
 
@@ -54,6 +54,8 @@ class Life:
     weights: tuple[tuple[float, Mapping[int, int]], ...]
     since_s: float = 0.0
     until_s: float = float("inf")
+    price: tuple[str, str, str] | None = None
+    """Its own, as in `OWN_PRICES`."""
 
     def overlaps(self, since_s: float, until_s: float) -> bool:
         """Whether it existed at any time between."""
@@ -132,10 +134,11 @@ async def furnish(
     lives = []
     for tenant in OWNERS:
         for name in NAMES:
-            made = {number: digests[tenant, name, number] for number in ((1, 2) if name == TONE else (1,))}
+            made = {number: digests[tenant, name, number] for number in (1, 2)}
             weights = {1: 50, 2: 50} if name == TONE else {1: 100}
             life = await create(database, tenant, ids[tenant], name, made, weights)
             if (price := OWN_PRICES.get((tenant, name))) is not None:
+                life = replace(life, price=price)
                 paid, cached, answered = map(Decimal, price)
                 await PriceWriter(database).add(
                     PriceTerms.from_dollars(life.id, paid, answered, cached_input=cached), datetime.now(UTC)
@@ -197,11 +200,12 @@ class PackedAdapter:
 
 @dataclass(slots=True)
 class AdapterReads:
-    """Reads of adapters' files, in virtual time. `mean_s`: of an adapter; `factor` stretches it. `fails`: no file can
-    be read."""
+    """Reads of adapters' files, in virtual time. `mean_s`: of an adapter; `factor` stretches it. `failing`: share
+    of them that fail; all of them while it `fails`."""
 
     random: Random
     mean_s: float
+    failing: float
     factor: float = 1.0
     fails: bool = False
 
@@ -215,6 +219,6 @@ class AdapterReads:
         """In the place of the engine's: the digest stands for the weights."""
         if wait_s := self.mean_s * self.factor * self.random.uniform(0, 2):
             threads.scheduler().sleep(wait_s)
-        if self.fails:
+        if self.random.random() < self.failing or self.fails:
             raise UnsupportedAdapter("the simulated files cannot be read")
         return folder.name, None, ()

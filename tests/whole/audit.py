@@ -28,6 +28,8 @@ PROBE_S = 20.0
 """A lone request of one token takes no longer, whatever the device's speed is."""
 PROBE_READ_S = 0.1
 """An adapter's files are read as fast for those requests: within the shortest limit on waits for an adapter."""
+WAIT_SLACK_S = 0.35
+"""A wait for an adapter ends at the next look, after the step under way, at most so much later."""
 BACKGROUND = (
     "Relay._run",
     "RefusalLog._run",
@@ -62,8 +64,10 @@ class Auditor:
         self.engine_faulted = False
         self.revoked_s: dict[str, float] = {}
         self.granted_s = 0.0
+        self.adapters_changed_s = 0.0
         self._machine = machine
         self._jumps = 0
+        self._stalled_s = 0.0
         self._orphans: dict[str, float] = {}
         """Requests in an engine whose deltas have no reader, and since when."""
 
@@ -77,6 +81,9 @@ class Auditor:
         self.granted_nanodollars["prepaid"] += nanodollars
         self.granted_s = self.world.clock.elapsed_s
 
+    def adapter_changed(self) -> None:
+        self.adapters_changed_s = self.world.clock.elapsed_s
+
     def crashed(self) -> None:
         self.has_crashed = True
 
@@ -88,6 +95,7 @@ class Auditor:
 
     def stalled(self, seconds: float) -> None:
         """The process stood still: nothing of it could end."""
+        self._stalled_s += seconds
         self._orphans = {request: since_s + seconds for request, since_s in self._orphans.items()}
 
     def at_jump(self) -> None:
@@ -119,6 +127,11 @@ class Auditor:
 
     def _check_engine(self, gateway: Gateway) -> None:
         """An engine thread that waits for work has none, and every count of its queue is then 0."""
+        slack_s = (
+            WAIT_SLACK_S + self._stalled_s + 3 * max(device.longest_ns for device in gateway.devices.values()) / 1e9
+        )
+        for scheduler in gateway.schedulers.values():
+            adapter_audit.check_waits(scheduler, self.world.config, self.world.clock.now_ns, slack_s)
         core = gateway.engine._core
         if not core._wake._waiters or core._inbox:  # type: ignore[attr-defined]
             return
@@ -156,6 +169,7 @@ class Auditor:
             for device in gateway.devices.values():
                 device.faults = Faults()
         self.world.adapter_reads.mean_s = min(self.world.adapter_reads.mean_s, PROBE_READ_S)
+        self.world.adapter_reads.failing = 0.0
         await self._until_quiet()
         self._check_turns()
         for gateway in self.world.gateways:
@@ -166,6 +180,8 @@ class Auditor:
             await asyncio.sleep(HOLD_TTL_MS / 1000)
         for gateway in self.world.gateways:
             await self._check_counters(gateway)
+        await asyncio.sleep(max(0.0, self.adapters_changed_s + APPLIED_S - self.world.clock.elapsed_s))
+        adapter_audit.check_names(self.world)
         self._check_books()
         self._check_refusals()
         if not self.redis_faulted:

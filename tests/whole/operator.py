@@ -111,7 +111,7 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
             await asyncio.sleep(lasts_s)
             world.adapter_reads.fails = False
         case "adapter-deleted" | "adapter-weights" | "adapter-rollback":
-            await _change_adapter(world, fault)
+            await _change_adapter(world, fault, auditor)
         case "restart":
             if gateway.open:
                 auditor.restarted()
@@ -122,7 +122,7 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
                 await world.crash(fault.gateway % len(world.gateways))
 
 
-async def _change_adapter(world: World, fault: Fault) -> None:
+async def _change_adapter(world: World, fault: Fault, auditor: "Auditor") -> None:
     """Delete an adapter and make another of the same name and files, or move requests between its versions."""
     tenant = OWNERS[fault.amount % (len(OWNERS) - 1)]  # not that of the auditor's own requests
     name = NAMES[fault.amount // len(OWNERS) % len(NAMES)] if fault.kind == "adapter-deleted" else TONE
@@ -142,13 +142,15 @@ async def _change_adapter(world: World, fault: Fault) -> None:
             case _:
                 changed = await adapters.rollback(database, tenant_id, name)
                 registry.change(life, weights=(*life.weights, (world.clock.elapsed_s, changed.weights)))
-    if fault.kind == "adapter-deleted":
+    auditor.adapter_changed()
+    if fault.kind == "adapter-deleted" and fault.amount % 2:
         await asyncio.sleep(fault.lasts_ms / 1000)
         async with _writing(world) as database:
             made = await adapters.create(
                 database, tenant, tenant_id, name, life.digests, life.weights[-1][1], world.clock.elapsed_s
             )
         registry.lives.append(made)
+        auditor.adapter_changed()
 
 
 @asynccontextmanager

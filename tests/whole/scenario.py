@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Literal
 
-from tests.whole.adapters import NAMES, OWNERS
+from tests.whole.adapters import LIMITED, NAMES, OWNERS
 
 Endpoint = Literal["chat", "completions", "responses", "messages", "embeddings", "tokenize", "read", "hostile"]
 FaultKind = Literal[
@@ -97,6 +97,8 @@ class Config:
     """Time of an adapter's copy into its slot."""
     adapter_cache: int = 0
     """Adapters that are kept packed when they lose their slot."""
+    adapter_failing: float = 0.0
+    """Share of the reads of adapters that fail."""
     adapter_wait_s: int = 10
 
 
@@ -133,7 +135,7 @@ def draw(seed: int) -> Scenario:
         actions += random.choice(_KINDS)(random, config, begin_ms)
     for _ in range(random.choice((0, 0, 1, 1, 2, 3))):
         actions.append(_fault(random, config))
-    config, actions = _with_adapters(Random(f"adapters-{seed}"), config, actions)
+    config, actions = _with_adapters(Random(f"adapted-{seed}"), config, actions)
     actions.sort(key=lambda each: each.at_ms)
     return Scenario(seed, config, tuple(actions))
 
@@ -275,6 +277,7 @@ def _with_adapters(random: Random, config: Config, actions: list[Action]) -> tup
         adapter_ms=random.choice((0, 5, 100, 1_000)),
         adapter_copy_ms=random.choice((0, 0, 2, 60)),
         adapter_cache=random.choice((0, 2, 100)),
+        adapter_failing=random.choice((0.0, 0.0, 0.2)),
         adapter_wait_s=random.choice((1, 10)),
     )
     share = random.choice((0.3, 0.7, 1.0))
@@ -284,6 +287,10 @@ def _with_adapters(random: Random, config: Config, actions: list[Action]) -> tup
         else each
         for each in actions
     ]
+    if random.random() < 0.3:
+        tenant, name = LIMITED
+        calls = [_one(random, config, random.randrange(3_000), tenant) for _ in range(8)]
+        adapted += [replace(each, endpoint="chat", adapter=name, max_tokens=20) for each in calls]
     kinds: tuple[FaultKind, ...] = (
         "adapters-late", "adapters-fail", "adapter-deleted", "adapter-deleted", "adapter-weights", "adapter-rollback"
     )  # fmt: skip

@@ -142,7 +142,7 @@ class World:
         self._sink: Sink | None = None
         self.database_path = copy_database(folder)
         self.adapters = Registry(list(template().lives))
-        self.adapter_reads = AdapterReads(Random(f"adapters-{random.random()}"), config.adapter_ms / 1000)
+        self.adapter_reads = AdapterReads(Random("reads"), config.adapter_ms / 1000, config.adapter_failing)
         self.computed: dict[str, set[str]] = {}
         """By request: the digests of the adapters with which it was computed; empty: none."""
         write_files(_adapters_folder(folder))
