@@ -39,12 +39,12 @@ class Whole:
     journal: Any
     checkpoint: Path
 
-    async def ask(self, model: str, tenant: str = "acme") -> httpx.Response:
+    async def ask(self, model: str, tenant: str = "acme", **members: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.keys[tenant]}"}
-        return await self.http.post("/v1/chat/completions", json=BODY | {"model": model}, headers=headers)
+        return await self.http.post("/v1/chat/completions", json=BODY | {"model": model} | members, headers=headers)
 
-    async def upload(self, name: str, files: dict[str, bytes]) -> Any:
-        body = {"name": name, "files": stated(files)}
+    async def upload(self, name: str, files: dict[str, bytes], **members: Any) -> Any:
+        body = {"name": name, "files": stated(files), **members}
         begun = await self.operations.change("createAdapterUpload", self.tenant, body)
         path = {**self.tenant, "upload_id": begun["id"]}
         for file, content in files.items():
@@ -122,6 +122,33 @@ async def test_from_upload_to_bill(whole: Whole) -> None:
     assert {event.served_model for event in events} == {"tiny"}
     await whole.operations.change("deleteAdapter", {**whole.tenant, "adapter_name": "support"})
     await served(whole, "support", 404)
+
+
+async def test_a_session_is_answered_as_its_whole_conversation_is(whole: Whole) -> None:
+    """Its turns may have different adapters: none reads what another, another version or the base has computed."""
+    for seed, name in enumerate(("first", "second")):
+        await whole.upload(name, peft_files(whole.checkpoint, seed=seed))
+        await served(whole, name, 200)
+    history: list[dict[str, str]] = []
+
+    async def turn(model: str, words: str) -> list[float]:
+        message = {"role": "user", "content": words}
+        alone = await whole.ask(model, messages=[*history, message])
+        in_session = await whole.ask(model, messages=[message], session_id="s")
+        assert logprobs(in_session) == pytest.approx(logprobs(alone), abs=1e-4)
+        answers = [answer.json()["choices"][0]["message"]["content"] for answer in (alone, in_session)]
+        assert answers[0] == answers[1]
+        history.extend([message, {"role": "assistant", "content": answers[0]}])
+        return logprobs(in_session)
+
+    for position, model in enumerate(("first", "first", "tiny", "second", "first", "tiny")):
+        await turn(model, f"turn {position} of a conversation that takes some blocks")
+    label = (await whole.ask("first")).headers["x-turnpike-adapter"]
+    await whole.upload("first", peft_files(whole.checkpoint, seed=5), activate=True)
+    async with asyncio.timeout(20):
+        while (await whole.ask("first")).headers["x-turnpike-adapter"] == label:
+            await asyncio.sleep(0.1)
+    await turn("first", "by another version")
 
 
 async def test_what_the_engine_refuses(whole: Whole) -> None:
