@@ -21,7 +21,7 @@ HEADER = "x-turnpike-adapter"
 
 
 def held_in(scheduler: Scheduler) -> list[str]:
-    """What is left of adapters where no request runs or waits."""
+    """Leases, loads and waits for adapters that are left where no request runs or waits."""
     queue = scheduler.adapters._queue
     pool = queue.pool
     left = [f"{pool.leases(digest)} leases of {digest[:8]}" for digest in pool if pool.leases(digest)]

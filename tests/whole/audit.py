@@ -29,7 +29,7 @@ PROBE_S = 20.0
 PROBE_READ_S = 0.1
 """An adapter's files are read as fast for those requests: within the shortest limit on waits for an adapter."""
 WAIT_SLACK_S = 0.35
-"""A wait for an adapter ends at the next look, after the step under way, at most so much later."""
+"""Maximum time from the limit on a wait for an adapter to its end, without the steps under way."""
 BACKGROUND = (
     "Relay._run",
     "RefusalLog._run",
@@ -130,7 +130,7 @@ class Auditor:
         slack_s = (
             WAIT_SLACK_S + self._stalled_s + 3 * max(device.longest_ns for device in gateway.devices.values()) / 1e9
         )
-        for scheduler in gateway.schedulers.values():
+        for scheduler in gateway.schedulers.values() if self.world.config.adapter_slots else ():
             adapter_audit.check_waits(scheduler, self.world.config, self.world.clock.now_ns, slack_s)
         core = gateway.engine._core
         if not core._wake._waiters or core._inbox:  # type: ignore[attr-defined]

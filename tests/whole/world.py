@@ -145,7 +145,8 @@ class World:
         self.adapter_reads = AdapterReads(Random("reads"), config.adapter_ms / 1000, config.adapter_failing)
         self.computed: dict[str, set[str]] = {}
         """By request: the digests of the adapters with which it was computed; empty: none."""
-        write_files(_adapters_folder(folder))
+        if config.adapter_slots:
+            write_files(_adapters_folder(folder))
 
     async def start(self) -> None:
         for index in range(self.config.gateways):
