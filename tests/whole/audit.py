@@ -11,7 +11,8 @@ from fakeredis import FakeRedis
 from engine.memory.state_pool import StateUse
 from gateway.admission.store import HOLD_TTL_MS
 from gateway.metering.event import Ending, UsageEvent
-from tests.whole import clients
+from tests.whole import adapter_audit, clients
+from tests.whole.adapters import BASE, LIMITED, NAMES
 from tests.whole.answers import check_answer, check_bill
 from tests.whole.clients import Report
 from tests.whole.executor import Faults
@@ -25,6 +26,10 @@ QUIET_S = 90.0
 """Until this long after the last action everything is at rest: holds of processes that died have expired by then."""
 PROBE_S = 20.0
 """A lone request of one token takes no longer, whatever the device's speed is."""
+PROBE_READ_S = 0.1
+"""An adapter's files are read as fast for those requests: within the shortest limit on waits for an adapter."""
+WAIT_SLACK_S = 0.35
+"""Maximum time from the limit on a wait for an adapter to its end, without the steps under way."""
 BACKGROUND = (
     "Relay._run",
     "RefusalLog._run",
@@ -59,8 +64,10 @@ class Auditor:
         self.engine_faulted = False
         self.revoked_s: dict[str, float] = {}
         self.granted_s = 0.0
+        self.adapters_changed_s = 0.0
         self._machine = machine
         self._jumps = 0
+        self._stalled_s = 0.0
         self._orphans: dict[str, float] = {}
         """Requests in an engine whose deltas have no reader, and since when."""
 
@@ -74,6 +81,9 @@ class Auditor:
         self.granted_nanodollars["prepaid"] += nanodollars
         self.granted_s = self.world.clock.elapsed_s
 
+    def adapter_changed(self) -> None:
+        self.adapters_changed_s = self.world.clock.elapsed_s
+
     def crashed(self) -> None:
         self.has_crashed = True
 
@@ -85,6 +95,7 @@ class Auditor:
 
     def stalled(self, seconds: float) -> None:
         """The process stood still: nothing of it could end."""
+        self._stalled_s += seconds
         self._orphans = {request: since_s + seconds for request, since_s in self._orphans.items()}
 
     def at_jump(self) -> None:
@@ -116,6 +127,11 @@ class Auditor:
 
     def _check_engine(self, gateway: Gateway) -> None:
         """An engine thread that waits for work has none, and every count of its queue is then 0."""
+        slack_s = (
+            WAIT_SLACK_S + self._stalled_s + 3 * max(device.longest_ns for device in gateway.devices.values()) / 1e9
+        )
+        for scheduler in gateway.schedulers.values() if self.world.config.adapter_slots else ():
+            adapter_audit.check_waits(scheduler, self.world.config, self.world.clock.now_ns, slack_s)
         core = gateway.engine._core
         if not core._wake._waiters or core._inbox:  # type: ignore[attr-defined]
             return
@@ -123,7 +139,8 @@ class Auditor:
             assert not runtime.step_loop.has_work, f"the engine waits, and {name} has work"
             runtime.wait_predictor.check()
             depth = core.queue_depth(name)
-            assert not depth or core.reservations(name), f"an idle engine has a queue of {depth} for {name}"
+            waits = core.reservations(name) or runtime.scheduler.adapters.waiting
+            assert not depth or waits, f"an idle engine has a queue of {depth} for {name}"
 
     def _check_streams(self, gateway: Gateway) -> None:
         """Unread deltas are bounded, and a request without a reader is aborted soon."""
@@ -151,6 +168,8 @@ class Auditor:
         for gateway in self.world.gateways:
             for device in gateway.devices.values():
                 device.faults = Faults()
+        self.world.adapter_reads.mean_s = min(self.world.adapter_reads.mean_s, PROBE_READ_S)
+        self.world.adapter_reads.failing = 0.0
         await self._until_quiet()
         self._check_turns()
         for gateway in self.world.gateways:
@@ -161,6 +180,8 @@ class Auditor:
             await asyncio.sleep(HOLD_TTL_MS / 1000)
         for gateway in self.world.gateways:
             await self._check_counters(gateway)
+        await asyncio.sleep(max(0.0, self.adapters_changed_s + APPLIED_S - self.world.clock.elapsed_s))
+        adapter_audit.check_names(self.world)
         self._check_books()
         self._check_refusals()
         if not self.redis_faulted:
@@ -210,10 +231,13 @@ class Auditor:
 
     async def _probe(self, gateway: Gateway) -> None:
         for model in gateway.engine.models:
-            for tenant in ("probe", "vip-probe") if model == "large" else ("probe",):
+            asked = [("probe", None), ("vip-probe", None)] if model == BASE else [("probe", None)]
+            if gateway.engine.adapter_slots(model):
+                asked += [("probe", name) for name in NAMES]
+            for tenant, adapter in asked:
                 began_s = self.world.clock.elapsed_s
                 found: list[Report] = []
-                call = Call(0, tenant, model=model, max_tokens=1, stream=False, gateway=gateway.index)
+                call = Call(0, tenant, model=model, max_tokens=1, stream=False, gateway=gateway.index, adapter=adapter)
                 await clients.perform(self.world, call, found)
                 report = found[0]
                 taken_s = self.world.clock.elapsed_s - began_s
@@ -251,7 +275,7 @@ class Auditor:
         if not self.redis_faulted:
             exceeded = gateway.services.limiter.counts()["exceeded"]
             assert not exceeded, f"{exceeded} requests used more than they held"
-        for tenant in LIMITS.keys() | CREDIT.keys():
+        for tenant in LIMITS.keys() | CREDIT.keys() | {LIMITED[0]}:
             for counter in await self._counters(gateway, tenant):
                 where = f"{tenant}'s {counter['name']}"
                 assert counter["held"] == 0, f"{counter['held']} of {where} is held without a request"
@@ -296,6 +320,8 @@ class Auditor:
         for report in self.reports:
             check_bill(report, by_id, disk_failed_at_stop=self.world.disk_failed_at_stop)
         billed = list(journalled.values())
+        adapter_audit.check_answers(self.world, self.reports)
+        adapter_audit.check_events(self.world, billed)
         parts_were_lost = self.world.redis.lost_data and self.world.config.gateways > 1
         check_credit(billed, self.granted_nanodollars, parts_were_lost=parts_were_lost)
         if not (self.redis_faulted or self.has_crashed):
@@ -360,7 +386,7 @@ def _left_in(gateway: Gateway) -> list[str]:
                 left.append(f"{name} holds {taken} state slots")
         if runtime.dispatcher.sinks:
             left.append(f"{name} has {len(runtime.dispatcher.sinks)} sinks")
-
+        left += [f"{name} has {each}" for each in adapter_audit.held_in(scheduler)]
         if core.queue_depth(name):
             left.append(f"{name} has a queue of {core.queue_depth(name)}")
         if core.reservations(name):

@@ -301,7 +301,7 @@ def _scope(method: str, path: str, call: Call) -> dict[str, Any]:
 
 def _request(call: Call) -> tuple[str, str, bytes]:
     text = " ".join([f"{call.tenant}-secret", *(["word"] * call.words), str(call.variant)])
-    body: dict[str, Any] = {"model": call.model}
+    body: dict[str, Any] = {"model": call.adapter or call.model}
     match call.endpoint:
         case "chat":
             body |= {"messages": [{"role": "user", "content": text}], "max_tokens": call.max_tokens, "n": call.n}
@@ -328,9 +328,10 @@ def _request(call: Call) -> tuple[str, str, bytes]:
             body |= {"messages": [{"role": "user", "content": text}], "max_tokens": call.max_tokens}
             body["stream"] = call.stream
         case "embeddings":
-            body |= {"model": "large", "input": [text] * (1 + call.variant % 4)}
+            body |= {"model": call.adapter or "large", "input": [text] * (1 + call.variant % 4)}
         case "tokenize":
-            body |= {"model": "large" if call.model == "auto" else call.model, "prompt": text}
+            model = "large" if call.model == "auto" else call.model
+            body |= {"model": call.adapter or model, "prompt": text}
         case "read":
             paths = ("/v1/limits", "/v1/models", "/readyz", "/metrics", "/v1/sessions/s1", "/healthz")
             return "GET", paths[call.variant % len(paths)], b""

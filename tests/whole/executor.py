@@ -1,4 +1,4 @@
-"""The simulated device: steps that take virtual time, and that check whose KV they read."""
+"""The simulated device: steps that take virtual time, and that check whose KV they read and whose adapter they have."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from engine.request import Pooling
 from engine.scheduling.plan import LaunchStats, PendingStep, ScheduledRow, StepPlan, StepResult
 from engine.simulation.fake_executor import FakeExecutor
 from tests.whole import threads
+from tests.whole.adapters import PackedAdapter
 from tests.whole.clock import VirtualClock
 
 
@@ -48,7 +49,11 @@ class SimulatedDevice:
         async_depth: int = 0,
         num_states: int = 0,
         windows: Sequence[int | None] = (),
+        copy_s: float = 0.0,
+        computed: dict[str, set[str]] | None = None,
     ) -> None:
+        """`copy_s`: time of an adapter's copy into its slot. `computed` gets the digests of the adapters with which
+        each request was computed, by the request's id at the gateway; empty: none."""
         self.speed = Speed()
         self.faults = Faults()
         self.busy_ns = 0
@@ -56,6 +61,10 @@ class SimulatedDevice:
         self.longest_ns = 0
         self.num_blocks = num_blocks
         self._salts: dict[str, bytes] = {}
+        self._copy_ns = int(copy_s * 1e9)
+        self._copies: dict[int, tuple[PackedAdapter, int]] = {}
+        """By slot: an adapter that is copied there, and when it is there."""
+        self._computed = {} if computed is None else computed
         self._clock = clock
         self._inner = FakeExecutor(
             num_blocks,
@@ -83,8 +92,29 @@ class SimulatedDevice:
     def takes_drafts(self) -> bool:
         return self._inner.takes_drafts
 
+    def pack_adapter(self, weights: str) -> PackedAdapter:
+        """`weights`: the adapter's digest."""
+        return PackedAdapter(weights)
+
+    def put_adapter(self, slot: int, packed: PackedAdapter | None) -> None:
+        """Begin to fill a slot: until the copy has ended, it holds garbage."""
+        self._inner.put_adapter(slot, None)
+        self._copies.pop(slot, None)
+        if packed is not None:
+            self._copies[slot] = packed, self._clock.now_ns + self._copy_ns
+            self._end_copies()
+
+    def is_resident(self, slot: int) -> bool:
+        return slot not in self._copies or self._copies[slot][1] <= self._clock.now_ns
+
+    def _end_copies(self) -> None:
+        for slot in [slot for slot in self._copies if self.is_resident(slot)]:
+            packed, _ = self._copies.pop(slot)
+            self._inner.put_adapter(slot, packed.digest)
+
     def execute(self, plan: StepPlan) -> PendingStep:
         faults = self.faults
+        self._end_copies()
         if faults.fails:
             faults.fails = False
             self._inner.fail_next()
@@ -93,6 +123,9 @@ class SimulatedDevice:
             self._inner.run_short(max(1, plan.total_tokens // 2), 1, at_result=False)
         for row in plan.rows:
             self._check_salt(row.request.tenant, row.request.salt)
+            adapter = row.request.adapter
+            request_id = row.request.id.partition("#")[0].rpartition("-")[0]
+            self._computed.setdefault(request_id, set()).add("" if adapter is None else adapter.digest)
         step = self._inner.execute(plan)
         taken_ns = self.speed.of(plan) + faults.hang_ns
         faults.hang_ns = 0

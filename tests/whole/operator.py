@@ -9,8 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.tenancy.database import open_database
 from tests.support.writers import CreditWriter, TenantWriter
+from tests.whole import adapters
+from tests.whole.adapters import NAMES, OWNERS, TONE
 from tests.whole.scenario import Fault
-from tests.whole.tenants import PEPPER
+from tests.whole.tenants import PEPPER, id_of
 from tests.whole.world import World
 
 if TYPE_CHECKING:
@@ -100,6 +102,16 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
                 writer = TenantWriter(database, PEPPER)
                 await writer.revoke_key((await writer.list_keys("economy"))[0].public_id)
             auditor.revoked("economy")
+        case "adapters-late":
+            world.adapter_reads.factor = 1.0 + fault.amount
+            await asyncio.sleep(lasts_s)
+            world.adapter_reads.factor = 1.0
+        case "adapters-fail":
+            world.adapter_reads.fails = True
+            await asyncio.sleep(lasts_s)
+            world.adapter_reads.fails = False
+        case "adapter-deleted" | "adapter-weights" | "adapter-rollback":
+            await _change_adapter(world, fault, auditor)
         case "restart":
             if gateway.open:
                 auditor.restarted()
@@ -108,6 +120,37 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
             if gateway.open:
                 auditor.crashed()
                 await world.crash(fault.gateway % len(world.gateways))
+
+
+async def _change_adapter(world: World, fault: Fault, auditor: "Auditor") -> None:
+    """Delete an adapter and make another of the same name and files, or move requests between its versions."""
+    tenant = OWNERS[fault.amount % (len(OWNERS) - 1)]  # not that of the auditor's own requests
+    name = NAMES[fault.amount // len(OWNERS) % len(NAMES)] if fault.kind == "adapter-deleted" else TONE
+    life = world.adapters.live(tenant, name)
+    if life is None:
+        return
+    registry, tenant_id = world.adapters, id_of(tenant)
+    async with _writing(world) as database:
+        match fault.kind:
+            case "adapter-deleted":
+                await adapters.delete(database, tenant_id, name)
+                registry.change(life, until_s=world.clock.elapsed_s)
+            case "adapter-weights":
+                split = {1: 100 - fault.amount, 2: fault.amount} if fault.amount % 2 else {1 + fault.amount % 4 // 2: 1}
+                changed = await adapters.set_weights(database, tenant_id, name, split)
+                registry.change(life, weights=(*life.weights, (world.clock.elapsed_s, changed.weights)))
+            case _:
+                changed = await adapters.rollback(database, tenant_id, name)
+                registry.change(life, weights=(*life.weights, (world.clock.elapsed_s, changed.weights)))
+    auditor.adapter_changed()
+    if fault.kind == "adapter-deleted" and fault.amount % 2:
+        await asyncio.sleep(fault.lasts_ms / 1000)
+        async with _writing(world) as database:
+            made = await adapters.create(
+                database, tenant, tenant_id, name, life.digests, life.weights[-1][1], world.clock.elapsed_s
+            )
+        registry.lives.append(made)
+        auditor.adapter_changed()
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from tests.support.planting import (
     insert_before,
     plants_in,
     replace,
+    replace_argument,
     return_before,
     swap,
     unshield,
@@ -42,6 +43,21 @@ TABLE = {
         ),
         Plant("a dead engine does not acknowledge an abort", "EngineCore._end_all", drop("done"), seed=None),
         Plant("an abort is not acknowledged", "EngineCore._receive", drop("done"), seed=None),
+        Plant("a failed load is not reported", "_advance_load", drop("end"), seed=17),
+        Plant("a wait for an adapter has no limit", "EngineCore._update_adapters", drop("end"), seed=53),
+        Plant(
+            "an idle engine forgets the limit on waits",
+            "EngineCore._receive",
+            replace("_ADAPTER_POLL_SECONDS if waits else None", "None"),
+            seed=53,
+        ),
+    ],
+    "engine.memory.request_hashes": [
+        Plant("adapters share a prefix cache", "_extras", replace("request.adapter is None", "True"), seed=3),
+    ],
+    "engine.runtime.adapter_loading:AdapterLoader": [
+        Plant("a slot is used before it is filled", "put", replace("self._memory.is_resident(slot)", "True"), seed=3),
+        Plant("the end of a copy is not noticed", "_await_copy", drop("_deliver"), seed=3),
     ],
     "engine.runtime.delta_dispatcher:DeltaDispatcher": [
         Plant("a sink outlives its request", "deliver", drop_deletion("sinks")),
@@ -63,6 +79,43 @@ TABLE = {
     "engine.runtime.wait_prediction:WaitPredictor": [
         Plant("a received submission stays reserved", "refresh", drop("drop")),
         Plant("a submission does not take its reservation", "on_submit", drop("take"), seed=None),
+    ],
+    "engine.scheduling.adapter_queue:AdapterQueue": [
+        Plant("a client that leaves while its adapter loads stays parked", "give_back", drop("_unpark"), seed=6),
+        Plant("a lease outlives its request", "give_back", drop("release"), seed=3),
+    ],
+    "gateway.adapters.book:AdapterBook": [
+        Plant(
+            "a deleted adapter stays in the names",
+            "load",
+            replace(
+                "by_tenant: dict[str, dict[str, Adapter]] = {}",
+                "by_tenant = {tenant: dict(mine) for tenant, mine in self._by_tenant.items()}",
+            ),
+            seed=6,
+        ),
+        Plant(
+            "a name leads to any tenant's adapter",
+            "find",
+            replace(
+                "self._by_tenant.get(caller.tenant_id, {})",
+                "{name: each for mine in self._by_tenant.values() for name, each in mine.items()}",
+            ),
+            seed=3,
+        ),
+    ],
+    "gateway.adapters.changes:AdapterChanges": [
+        Plant(
+            "a change has no revision", "_write", replace_argument("values", "revision", "AdapterRow.revision"), seed=6
+        ),
+    ],
+    "gateway.adapters.names": [
+        Plant(
+            "another tenant's prefix is ignored",
+            "own_name",
+            replace("rest if prefix == tenant_name else ''", "rest"),
+            seed=3,
+        ),
     ],
     "gateway.admission.book": [
         Plant("prompts cost nothing", "demands_of", replace("prompt_tokens", "0", 2), seed=24),
@@ -114,8 +167,21 @@ TABLE = {
         Plant("the end does not wait for the usage", "Admission.end", drop("_wait_for_usage"), seed=None),
         Plant("used tokens are released", "Admission._commit", replace("self._counted_tokens()", "0"), seed=None),
     ],
+    "gateway.billing.price_book:PriceBook": [
+        Plant("an adapter costs as its base", "price_of_adapter", replace("multiplier", "1"), seed=3),
+        Plant("an adapter's own price is not used", "price_of_adapter", replace("own is not None", "False"), seed=3),
+    ],
     "gateway.generation.candidates:Candidates": [
+        Plant(
+            "a limit of an adapter is not counted",
+            "prepare",
+            replace("(model.name, routed.adapter.name)", "(model.name,)"),
+            seed=3,
+        ),
         Plant("the reservation at a refusing model is kept", "_fall_back", drop("release"), seed=None),
+    ],
+    "gateway.generation.context": [
+        Plant("usage names no adapter", "usage_context_of", replace("routed.adapter.id", "''"), seed=3),
     ],
     "gateway.generation.deltas": [
         Plant("a disconnect is not noticed", "_watch", drop("fail")),
@@ -127,6 +193,11 @@ TABLE = {
     "gateway.generation.pipeline": [
         Plant("sent tokens are not recorded", "_read", drop("record_sent")),
         Plant("an answer ends before it is billed", "_end", drop("complete")),
+    ],
+    "gateway.generation.run:Run": [
+        Plant(
+            "a request is computed without its adapter", "submit", replace_argument("submit", "adapter", "None"), seed=3
+        ),
     ],
     "gateway.http.middleware": [
         Plant("a request with a usage record is a refusal, too", "refusal_of", replace("state.metered", "False")),
@@ -155,6 +226,14 @@ TABLE = {
         Plant("an abandoned request stays open", "abandon", drop("finish_later")),
         Plant("a failed end is billed in full", "close", replace("otherwise", "None"), seed=None),
     ],
+    "gateway.metering.journal.usage_context": [
+        Plant(
+            "the usage of a cancelled request names no adapter",
+            "event_of",
+            replace("usage_context.adapter_id", "'' if ending is Ending.CANCELLED else usage_context.adapter_id"),
+            seed=5,
+        ),
+    ],
     "gateway.metering.relay.relay:Relay": [
         Plant("the relay repeats itself", "_succeeded", drop_assignment("_delivered")),
         Plant("deliveries are not acknowledged to the journal", "_succeeded", drop("acknowledge"), seed=None),
@@ -174,6 +253,14 @@ TABLE = {
             "refusals are forgotten while the store is away", "_insert", replace("AnalyticsRefused", "AnalyticsError")
         ),
         Plant("the last refusals are not stored", "aclose", drop("flush", 2)),
+    ],
+    "gateway.routing.router": [
+        Plant(
+            "a version without a weight answers",
+            "adapter_route",
+            replace("adapter.serving", "{version.number: 1 for version in adapter.versions}"),
+            seed=3,
+        ),
     ],
     "gateway.sessions.sessions": [
         Plant("a turn that failed is kept", "Sessions.turn", drop("_release"), seed=4),

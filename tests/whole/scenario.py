@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Literal
 
+from tests.whole.adapters import LIMITED, NAMES, OWNERS
+
 Endpoint = Literal["chat", "completions", "responses", "messages", "embeddings", "tokenize", "read", "hostile"]
 FaultKind = Literal[
     "redis-down", "redis-slow", "redis-empty", "redis-full",
@@ -12,6 +14,7 @@ FaultKind = Literal[
     "topic-down", "topic-repeats", "store-down",
     "loop-stalls", "device-slow", "step-fails", "step-short", "poison",
     "grant", "revoke", "restart", "crash",
+    "adapters-late", "adapters-fail", "adapter-deleted", "adapter-weights", "adapter-rollback",
 ]  # fmt: skip
 
 TENANTS = ("premium", "plain", "minute", "daily", "spender", "prepaid", "economy", "cascade")
@@ -44,6 +47,8 @@ class Call:
     pace: int | None = None
     stalls_ms: int = 0
     retries: int = 0
+    adapter: str | None = None
+    """The name that it asks for in place of `model`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,17 @@ class Config:
     """Saved states of a model with recurrent layers, in addition to those of running sequences; 0: it has none."""
     windows: tuple[int | None, ...] = ()
     """Of a model with windowed layers: the windows of its KV groups after the first. `blocks` is for each group."""
+    adapter_slots: int = 0
+    """Of the model `large`; 0: it takes no adapters."""
+    adapter_ms: int = 0
+    """Mean time of reading an adapter's files."""
+    adapter_copy_ms: int = 0
+    """Time of an adapter's copy into its slot."""
+    adapter_cache: int = 0
+    """Adapters that are kept packed when they lose their slot."""
+    adapter_failing: float = 0.0
+    """Share of the reads of adapters that fail."""
+    adapter_wait_s: int = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +135,7 @@ def draw(seed: int) -> Scenario:
         actions += random.choice(_KINDS)(random, config, begin_ms)
     for _ in range(random.choice((0, 0, 1, 1, 2, 3))):
         actions.append(_fault(random, config))
+    config, actions = _with_adapters(Random(f"adapted-{seed}"), config, actions)
     actions.sort(key=lambda each: each.at_ms)
     return Scenario(seed, config, tuple(actions))
 
@@ -247,6 +264,53 @@ def _slow_readers(random: Random, config: Config, at_ms: int) -> list[Action]:
 
 
 _KINDS = (_burst, _hang_ups, _trickle, _at_the_limit, _slow_readers)
+
+
+def _with_adapters(random: Random, config: Config, actions: list[Action]) -> tuple[Config, list[Action]]:
+    """In half of the runs the model takes adapters, and many calls name one: of their tenant, of another, or none."""
+    slots = random.choice((0, 0, 0, 1, 2, 3))
+    if not slots:
+        return config, actions
+    config = replace(
+        config,
+        adapter_slots=slots,
+        adapter_ms=random.choice((0, 5, 100, 1_000)),
+        adapter_copy_ms=random.choice((0, 0, 2, 60)),
+        adapter_cache=random.choice((0, 2, 100)),
+        adapter_failing=random.choice((0.0, 0.0, 0.2)),
+        adapter_wait_s=random.choice((1, 10)),
+    )
+    share = random.choice((0.3, 0.7, 1.0))
+    adapted = [
+        replace(each, adapter=_adapter_name(random, each.tenant))
+        if isinstance(each, Call) and each.endpoint not in ("read", "hostile") and random.random() < share
+        else each
+        for each in actions
+    ]
+    if random.random() < 0.3:
+        tenant, name = LIMITED
+        calls = [_one(random, config, random.randrange(3_000), tenant) for _ in range(8)]
+        adapted += [replace(each, endpoint="chat", adapter=name, max_tokens=20) for each in calls]
+    kinds: tuple[FaultKind, ...] = (
+        "adapters-late", "adapters-fail", "adapter-deleted", "adapter-deleted", "adapter-weights", "adapter-rollback"
+    )  # fmt: skip
+    begins_ms = min((each.at_ms for each in actions), default=0)
+    faults = [
+        Fault(
+            at_ms=begins_ms + random.choice((0, 100, 1_000, 5_000)) + random.randrange(500),
+            kind=random.choice(kinds),
+            lasts_ms=random.choice((20, 700, 4_000, 15_000)),
+            amount=random.randrange(30),
+            gateway=0,
+        )
+        for _ in range(random.choice((0, 1, 1, 3)))
+    ]
+    return config, [*adapted, *faults]
+
+
+def _adapter_name(random: Random, tenant: str) -> str:
+    name = random.choice(NAMES)
+    return random.choice((name, name, name, f"{tenant}/{name}", f"{random.choice(OWNERS)}/{name}", "nothing"))
 
 
 def _fault(random: Random, config: Config) -> Fault:

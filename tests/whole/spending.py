@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gateway.metering.event import UsageEvent
+from tests.whole.adapters import LIMITED, LIMITED_TOKENS_PER_DAY, own_name
 from tests.whole.tenants import LIMITS, id_of
 
 
@@ -29,6 +30,10 @@ def check_limits(events: Sequence[UsageEvent], *, tokens_survive: bool) -> None:
     by_tenant: defaultdict[str, list[UsageEvent]] = defaultdict(list)
     for event in events:
         by_tenant[event.tenant_id].append(event)
+    if tokens_survive:
+        tenant, name = LIMITED
+        limited = [event for event in by_tenant[id_of(tenant)] if own_name(event.requested_model, tenant) == name]
+        _check_window(tenant, f"tokens a day of {name}", LIMITED_TOKENS_PER_DAY, limited, _day, _tokens)
     for tenant, limits in LIMITS.items():
         mine = by_tenant[id_of(tenant)]
         if limits.nanodollars_per_month is not None:

@@ -1,7 +1,10 @@
-"""The tenants of every run, with their keys, limits, credit and policies, in a database that each run has a copy of."""
+"""The tenants of every run, with their keys, limits, credit, policies and adapters, in a database that each run has a
+copy of."""
 
 import asyncio
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -13,6 +16,7 @@ from gateway.tenancy.limits import Limits, ScopeKind
 from gateway.tenancy.policies import RoutingPolicy
 from gateway.tenancy.schema import upgrade
 from tests.support.writers import CreditWriter, LimitWriter, PriceWriter, RoutingPolicyWriter, TenantWriter
+from tests.whole import adapters
 from tests.whole.randomness import seeded
 
 PEPPER = b"p" * 32
@@ -36,30 +40,47 @@ MADE_AT = datetime(2025, 1, 1, tzinfo=UTC)
 NAMES = ("premium", "plain", "minute", "daily", "spender", "prepaid", "economy", "cascade", "probe", "vip-probe")
 
 
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The database's bytes, the key and the id of each tenant, and the adapters."""
+
+    database: bytes
+    keys: Mapping[str, str]
+    ids: Mapping[str, str]
+    lives: tuple[adapters.Life, ...]
+
+
 @cache
-def template() -> tuple[bytes, dict[str, str], dict[str, str]]:
-    """The database's bytes, and the key and the id of each tenant. Made once a process, and in each the same."""
+def template() -> Template:
+    """Made once a process, and in each the same."""
     with tempfile.TemporaryDirectory() as folder, seeded(0), time_machine.travel(MADE_AT, tick=False):
         path = Path(folder) / "template.db"
-        keys, ids = asyncio.run(_furnish(path))
-        return path.read_bytes(), keys, ids
+        digests = adapters.write_files(Path(folder) / "adapters")
+        keys, ids, lives = asyncio.run(_furnish(path, digests))
+        return Template(path.read_bytes(), keys, ids, lives)
 
 
 def key_of(tenant: str) -> str:
-    return template()[1][tenant]
+    return template().keys[tenant]
 
 
 def id_of(tenant: str) -> str:
-    return template()[2][tenant]
+    return template().ids[tenant]
+
+
+def name_of(tenant_id: str) -> str:
+    return next(name for name, its in template().ids.items() if its == tenant_id)
 
 
 def copy_database(folder: Path) -> Path:
     path = folder / "turnpike.db"
-    path.write_bytes(template()[0])
+    path.write_bytes(template().database)
     return path
 
 
-async def _furnish(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+async def _furnish(
+    path: Path, digests: Mapping[tuple[str, str, int], str]
+) -> tuple[dict[str, str], dict[str, str], tuple[adapters.Life, ...]]:
     from gateway.config.settings import Settings
 
     url = f"sqlite+aiosqlite:///{path}"
@@ -80,8 +101,12 @@ async def _furnish(path: Path) -> tuple[dict[str, str], dict[str, str]]:
             await CreditWriter(database).add(name, CREDIT[name], "paid", "first")
         if name in POLICIES:
             await RoutingPolicyWriter(database).change(name, lambda _, name=name: POLICIES[name])  # type: ignore[misc]
+    lives = await adapters.furnish(database, ids, digests)
+    tenant, adapter = adapters.LIMITED
+    limit = {"tokens_per_day": adapters.LIMITED_TOKENS_PER_DAY}
+    await LimitWriter(database).set_limits(tenant, ScopeKind.MODEL, adapter, limit)
     async with database.connect() as connection:
         await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         await connection.exec_driver_sql("PRAGMA journal_mode=DELETE")
     await database.dispose()
-    return keys, ids
+    return keys, ids, lives

@@ -7,6 +7,7 @@ holds none, so that others come between. The event loop itself never blocks: whe
 
 import asyncio
 import threading as real_threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -327,10 +328,12 @@ class Thread:
 
 
 class ThreadPoolExecutor:
-    """As that of `concurrent.futures`, with a thread for each call."""
+    """As that of `concurrent.futures`, with a thread for each call, of which `max_workers` run at once."""
 
     def __init__(self, max_workers: int = 1, **_: Any) -> None:
         self._closed = False
+        self._free = max_workers
+        self._waiting: deque[tuple[Callable[[], None], Future[Any]]] = deque()
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         if self._closed:
@@ -342,12 +345,24 @@ class ThreadPoolExecutor:
                 future.set_result(call(*arguments))
             except BaseException as error:
                 future.set_exception(error)
+            finally:
+                self._free += 1
+                self._begin()
 
-        scheduler().spawn(run, "pool")
+        self._waiting.append((run, future))
+        self._begin()
         return future
 
-    def shutdown(self, wait: bool = True, **_: Any) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self._closed = True
+        if cancel_futures:
+            while self._waiting:
+                self._waiting.popleft()[1].cancel()
+
+    def _begin(self) -> None:
+        while self._free and self._waiting:
+            self._free -= 1
+            scheduler().spawn(self._waiting.popleft()[0], "pool")
 
 
 @dataclass
@@ -375,6 +390,7 @@ def simulated(loop: VirtualLoop, random: Random, modules: Sequence[Any]) -> Iter
         "Thread": Thread,
         "SimpleQueue": SimpleQueue,
         "ThreadPoolExecutor": ThreadPoolExecutor,
+        "time": _Namespace(time, {"sleep": lambda seconds: scheduler().sleep(seconds)}),
     }
     replaced = [
         (module, name, getattr(module, name)) for module in modules for name in replacements if name in vars(module)

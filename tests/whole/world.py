@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -25,8 +26,8 @@ from engine.memory.kv_cache import KVCacheManager
 from engine.memory.kv_memory import KVBudget, KVPool
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.state_pool import StatePool
+from engine.runtime import adapter_loading, output_stream
 from engine.runtime import core as engine_core
-from engine.runtime import output_stream
 from engine.runtime import thread as engine_thread
 from engine.runtime import wait_prediction as engine_wait_prediction
 from engine.runtime import watchdog as engine_watchdog
@@ -38,6 +39,7 @@ from engine.text.processor import TextProcessor
 from engine.text.tokenizer import Tokenizer
 from gateway.admission.redis_store import RedisStore
 from gateway.app import create_app
+from gateway.config.adapters import StatedAdapters
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
 from gateway.generation import text_pool
@@ -54,6 +56,7 @@ from gateway.refusals.refusal_log import RefusalLog
 from gateway.routing.score import ComplexityScore
 from gateway.sessions.redis_store import RedisSessionStore
 from gateway.tenancy import open_database
+from tests.whole.adapters import BASE, AdapterReads, Registry, write_files
 from tests.whole.clock import VirtualClock
 from tests.whole.database import Database
 from tests.whole.disk import Disk
@@ -63,7 +66,7 @@ from tests.whole.redis import RedisMachine
 from tests.whole.refusals import FLUSH_S as FLUSH_REFUSALS_S
 from tests.whole.refusals import Refusals
 from tests.whole.scenario import Config
-from tests.whole.tenants import PEPPER, PRICES, copy_database
+from tests.whole.tenants import PEPPER, PRICES, copy_database, template
 from tests.whole.usage import AnalyticsLink, MemoryAnalytics, Topic, TopicDestination, TopicSource
 
 THREADED_MODULES = (
@@ -71,6 +74,7 @@ THREADED_MODULES = (
     engine_thread,
     engine_watchdog,
     engine_wait_prediction,
+    adapter_loading,
     journal_module,
     worker_module,
     text_pool,
@@ -137,6 +141,12 @@ class World:
         self.sink_task: asyncio.Task[None] | None = None
         self._sink: Sink | None = None
         self.database_path = copy_database(folder)
+        self.adapters = Registry(list(template().lives))
+        self.adapter_reads = AdapterReads(Random("reads"), config.adapter_ms / 1000, config.adapter_failing)
+        self.computed: dict[str, set[str]] = {}
+        """By request: the digests of the adapters with which it was computed; empty: none."""
+        if config.adapter_slots:
+            write_files(_adapters_folder(folder))
 
     async def start(self) -> None:
         for index in range(self.config.gateways):
@@ -216,8 +226,15 @@ class World:
         if journal is not None:
             settings.journal_path.parent.mkdir(parents=True, exist_ok=True)
             settings.journal_path.write_bytes(journal)
-        loaded, devices = _models(self.config, settings, self.clock)
-        engine_ = Engine(loaded, EngineThread(), b"salt" * 8, {}, step_timeout_seconds=settings.step_timeout_s)
+        loaded, devices = _models(self.config, settings, self.clock, self.computed)
+        engine_ = Engine(
+            loaded,
+            EngineThread(),
+            b"salt" * 8,
+            {},
+            step_timeout_seconds=settings.step_timeout_s,
+            adapter_cache_bytes=self.config.adapter_cache,
+        )
         database = open_database(f"sqlite+aiosqlite:///{self.database_path}")
         stack = AsyncExitStack()
         links: list[Any] = []
@@ -272,7 +289,13 @@ def settings_of(config: Config, folder: Path, database: Path) -> Settings:
         journal_min_free=2**20,
         session_wait_s=2,
         step_timeout_s=60,
+        adapters=StatedAdapters(folder=_adapters_folder(folder.parent)),
     )
+
+
+def _adapters_folder(folder: Path) -> Path:
+    """Of all gateways of a run, whose folder it is in."""
+    return folder / "adapters"
 
 
 @contextmanager
@@ -306,7 +329,7 @@ def unread(most: int) -> Iterator[None]:
 
 
 def _models(
-    config: Config, settings: Settings, clock: VirtualClock
+    config: Config, settings: Settings, clock: VirtualClock, computed: dict[str, set[str]]
 ) -> tuple[list[LoadedModel], dict[str, SimulatedDevice]]:
     loaded, devices = [], {}
     for name in settings.models:
@@ -320,18 +343,42 @@ def _models(
         states = SequenceStates(StatePool(num_states, config.max_running), interval_blocks=2) if num_states else None
         num_blocks = config.blocks * (1 + len(config.windows))
         cache = KVCacheManager(BlockPool(num_blocks), states=states, windows=config.windows)
-        scheduler = Scheduler(scheduling, cache, config.window)
+        slots = config.adapter_slots if name == BASE else 0
+        wait_ns = config.adapter_wait_s * 1_000_000_000
+        scheduler = Scheduler(scheduling, cache, config.window, adapter_slots=slots, adapter_wait_ns=wait_ns)
         device = SimulatedDevice(
-            clock, num_blocks, BYTES, async_depth=config.ahead, num_states=num_states, windows=config.windows
+            clock,
+            num_blocks,
+            BYTES,
+            async_depth=config.ahead,
+            num_states=num_states,
+            windows=config.windows,
+            copy_s=config.adapter_copy_ms / 1000,
+            computed=computed,
         )
         device.speed.step_ns = config.step_us * (1000 if name == "large" else 300)
         device.speed.token_ns = config.token_us * (1000 if name == "large" else 300)
         windows = {each.name: scheduler.window_tokens_of(each.name) for each in scheduling.classes}
-        served = ServedModel(name, text(), scheduler.window_tokens, windows, VOCABULARY, (END,), 1, f"{name}-1", None)
+        served = ServedModel(
+            name,
+            text(),
+            scheduler.window_tokens,
+            windows,
+            VOCABULARY,
+            (END,),
+            1,
+            f"{name}-1",
+            None,
+            adapter_slots=slots,
+        )
         pool = KVPool(num_blocks, 1, KVBudget(num_blocks, "simulated"), groups=1 + len(config.windows))
-        loaded.append(LoadedModel(served, Path(name), None, scheduler, device, pool))
+        loaded.append(LoadedModel(served, Path(name), _NETWORK, scheduler, device, pool))
         devices[name] = device
     return loaded, devices
+
+
+_NETWORK: Any = SimpleNamespace(config=None)
+"""In the place of a model that computes: files of adapters are checked against its config."""
 
 
 @cache

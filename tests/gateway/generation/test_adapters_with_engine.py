@@ -7,15 +7,19 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 import torch
 from safetensors.torch import save
 
+from engine.completion import collect
+from engine.request import SamplingParams
 from gateway.adapters.files import CONFIG_FILE, WEIGHTS_FILE
 from gateway.app import create_app
 from gateway.config.settings import Settings
+from gateway.generation.services import Services
 from gateway.http.errors import APIError
 from gateway.management.operations.local import LocalOperations
 from gateway.process.opening import open_services
@@ -36,15 +40,15 @@ class Whole:
     operations: LocalOperations
     tenant: dict[str, str]
     keys: dict[str, str]
-    journal: Any
+    services: Services
     checkpoint: Path
 
-    async def ask(self, model: str, tenant: str = "acme") -> httpx.Response:
+    async def ask(self, model: str, tenant: str = "acme", **members: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {self.keys[tenant]}"}
-        return await self.http.post("/v1/chat/completions", json=BODY | {"model": model}, headers=headers)
+        return await self.http.post("/v1/chat/completions", json=BODY | {"model": model} | members, headers=headers)
 
-    async def upload(self, name: str, files: dict[str, bytes]) -> Any:
-        body = {"name": name, "files": stated(files)}
+    async def upload(self, name: str, files: dict[str, bytes], **members: Any) -> Any:
+        body = {"name": name, "files": stated(files), **members}
         begun = await self.operations.change("createAdapterUpload", self.tenant, body)
         path = {**self.tenant, "upload_id": begun["id"]}
         for file, content in files.items():
@@ -74,7 +78,7 @@ async def whole(sqlite_schema: Path, tmp_path: Path, anyio_backend: str) -> Asyn
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://turnpike") as http,
     ):
-        yield Whole(http, operations, {"tenant_id": acme.id}, keys, services.journal, checkpoint)
+        yield Whole(http, operations, {"tenant_id": acme.id}, keys, services, checkpoint)
     await database.dispose()
 
 
@@ -117,11 +121,50 @@ async def test_from_upload_to_bill(whole: Whole) -> None:
     assert logprobs(await whole.ask("acme/support")) == logprobs(changed)
     assert logprobs(await whole.ask("tiny")) == plain
     assert (await whole.ask("support", "globex")).status_code == 404
-    events = events_of(whole.journal)
+    events = events_of(whole.services.journal)
     assert [event.adapter_id for event in events] == ["", adapter["id"], adapter["id"], ""]
     assert {event.served_model for event in events} == {"tiny"}
     await whole.operations.change("deleteAdapter", {**whole.tenant, "adapter_name": "support"})
     await served(whole, "support", 404)
+
+
+async def reference(whole: Whole, model: str, messages: list[dict[str, str]]) -> str:
+    """The engine's own text, for a tenant of which nothing is cached."""
+    adapters, engine = whole.services.adapters, whole.services.engine
+    found = [each for each in adapters.of_tenant(whole.tenant["tenant_id"]) if each.name == model]
+    [number] = found[0].serving if found else [0]
+    version = found[0].version(number) if found else None
+    prompt = engine.models["tiny"].text.encode_chat(messages)
+    params = SamplingParams(temperature=0, max_tokens=BODY["max_tokens"])
+    source = None if version is None else adapters.source(version)
+    [answer] = await collect(engine.stream("tiny", prompt, params, tenant=uuid4().hex, adapter=source), 1)  # type: ignore[attr-defined]
+    return answer.text
+
+
+async def test_a_session_is_answered_as_its_whole_conversation_is(whole: Whole) -> None:
+    """Its turns may have different adapters: none reads what another, another version or the base has computed."""
+    for seed, name in enumerate(("first", "second")):
+        await whole.upload(name, peft_files(whole.checkpoint, seed=seed))
+        await served(whole, name, 200)
+    history: list[dict[str, str]] = []
+
+    async def turn(model: str, words: str) -> None:
+        message = {"role": "user", "content": words}
+        answer = await whole.ask(model, messages=[message], session_id="s")
+        assert answer.status_code == 200, answer.text
+        text = answer.json()["choices"][0]["message"]["content"]
+        history.append(message)
+        assert text == await reference(whole, model, history)
+        history.append({"role": "assistant", "content": text})
+
+    for position, model in enumerate(("first", "first", "tiny", "second", "first", "tiny")):
+        await turn(model, f"turn {position} of a conversation that takes some blocks")
+    label = (await whole.ask("first")).headers["x-turnpike-adapter"]
+    await whole.upload("first", peft_files(whole.checkpoint, seed=5), activate=True)
+    async with asyncio.timeout(20):
+        while (await whole.ask("first")).headers["x-turnpike-adapter"] == label:
+            await asyncio.sleep(0.1)
+    await turn("first", "by another version")
 
 
 async def test_what_the_engine_refuses(whole: Whole) -> None:
