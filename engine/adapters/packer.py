@@ -21,9 +21,8 @@ from engine.models.config import ModelConfig
 from kernels.arrays import Bytes, aligned_bytes
 from kernels.cpu.native.adapter_packing import AdapterPacking, ModelLayout, PackedPlaces
 
-NICENESS = 19
-"""Next to threads that compute, a thread of this niceness gets 2 % of a core; what it takes are the gaps between their
-steps."""
+_NICENESS = 19
+"""Where there is no SCHED_IDLE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +66,19 @@ def _answer(request: PackRequest) -> tuple[dict[str, Any], Bytes]:
         return {"refused": "reading it takes too much memory"}, aligned_bytes(0)
 
 
+def _yield_to_all() -> None:
+    """Run in the gaps between the steps of others. A core on which only such a process runs counts as idle: a thread
+    that wakes up is placed there, and has it at once (sched(7), SCHED_IDLE)."""
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(_NICENESS)
+
+
 def main() -> None:
     """The process that packs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole process group by a terminal
-    os.nice(NICENESS)
+    _yield_to_all()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     with suppress(EOFError):
         while True:

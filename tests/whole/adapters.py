@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from engine.adapters.errors import UnsupportedAdapter
 from engine.adapters.folder import digest_of
-from engine.adapters.source import AdapterFacts
-from engine.runtime import adapter_loading
+from engine.adapters.source import AdapterFacts, AdapterSource
+from engine.runtime import adapter_reading
 from gateway.adapters.changes import AdapterChanges
 from gateway.adapters.files import CONFIG_FILE, WEIGHTS_FILE
 from gateway.adapters.queries import adapter_of
@@ -212,13 +212,15 @@ class AdapterReads:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Under every engine of the block."""
-        with patch.object(adapter_loading, "read_adapter", self._read):
+        with patch.object(adapter_reading, "read_unchanged", self._read):
             yield
 
-    def _read(self, folder: Path, config: Any, **_: Any) -> tuple[str, None, tuple[str, ...]]:
+    def _read(self, source: AdapterSource, config: Any) -> str:
         """In the place of the engine's: the digest stands for the weights."""
+        if digest_of(source.folder) != source.digest:
+            raise UnsupportedAdapter("its files have changed")
         if wait_s := self.mean_s * self.factor * self.random.uniform(0, 2):
             threads.scheduler().sleep(wait_s)
         if self.random.random() < self.failing or self.fails:
             raise UnsupportedAdapter("the simulated files cannot be read")
-        return folder.name, None, ()
+        return source.digest

@@ -92,6 +92,10 @@ class SimulatedDevice:
     def takes_drafts(self) -> bool:
         return self._inner.takes_drafts
 
+    @property
+    def adapter_layout(self) -> None:
+        """Only this device packs its adapters."""
+
     def pack_adapter(self, weights: str) -> PackedAdapter:
         """`weights`: the adapter's digest."""
         return PackedAdapter(weights)
