@@ -332,6 +332,8 @@ class EngineCore:
             self._record_step(runtime)
             self._dispatch()  # a no-op if `_before_launch` has done it
             runtime.dispatcher.hold(deltas)
+        else:
+            runtime.step_loop.rest()
         if runtime.scheduler.async_depth or not self._has_work():
             self._dispatch()  # no step follows with which it would go out
 

@@ -110,6 +110,12 @@ class StepLoop:
             return [delta for _ in range(len(self._in_flight)) for delta in self._complete()]
         return self._complete() if len(self._in_flight) > self._scheduler.async_depth else []
 
+    def rest(self) -> None:
+        """Called where there is no work, as after the last request has left between two steps. The time until the next
+        step is charged to nothing."""
+        self.pace.rest()
+        self._has_more = False
+
     def _launch(self) -> _Launched | None:
         plan, proposals = self._plan()
         if plan is None:

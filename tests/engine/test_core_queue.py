@@ -11,6 +11,7 @@ from engine.config import SchedulerConfig
 from engine.errors import EngineError
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import PREMIUM, STANDARD, FinishReason, Request, SamplingParams, TokenDelta
+from engine.runtime import step_loop
 from engine.runtime.core import EngineCore
 from engine.runtime.reservation import ExpectedPrompt, Reservation
 from engine.runtime.thread import EngineThread
@@ -222,6 +223,39 @@ def test_a_burst_waits_as_long_whether_the_engine_has_it_or_not(thread: EngineTh
                 machine.take_in()
     assert waits[0] == waits[1] == sorted(waits[0])
     assert waits[0][-1] > 10 * waits[0][0]
+
+
+@pytest.mark.parametrize("leaves", ["aborted", "paused"])
+def test_the_time_after_the_last_request_has_left_makes_no_wait_longer(
+    thread: EngineThread, monkeypatch: pytest.MonkeyPatch, leaves: str
+) -> None:
+    """The engine is idle for an hour after a request that left between two steps."""
+    now_ns = 0
+    monkeypatch.setattr(step_loop.time, "monotonic_ns", lambda: now_ns)
+    machine = make_machine(thread)
+
+    def step() -> None:
+        nonlocal now_ns
+        now_ns += 5_000_000
+        machine.step("a")
+
+    for _ in range(100):
+        machine.submit("a")
+        while machine.core._inbox or machine.core._has_work():
+            step()
+    before = machine.core._runtimes["a"].step_loop.pace.factor
+    (last,) = machine.submit("a")
+    step()
+    if leaves == "aborted":
+        machine.abort("a", [last])
+    else:
+        machine.core.pause("a", [last.id])
+    step()
+    assert not machine.core._has_work()
+    now_ns += 3600 * 1_000_000_000
+    machine.submit("a")
+    step()
+    assert machine.core._runtimes["a"].step_loop.pace.factor == pytest.approx(before, rel=0.05)
 
 
 actions = st.lists(

@@ -137,6 +137,7 @@ class Auditor:
             return
         for name, runtime in core._runtimes.items():
             assert not runtime.step_loop.has_work, f"the engine waits, and {name} has work"
+            assert runtime.step_loop.pace.resting, f"the engine waits, and the next step of {name} is to pay for it"
             runtime.wait_predictor.check()
             depth = core.queue_depth(name)
             waits = core.reservations(name) or runtime.scheduler.adapters.waiting

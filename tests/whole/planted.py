@@ -36,6 +36,7 @@ TABLE = {
         Plant("the inbox is read twice", "EngineCore._receive", drop("clear")),
         Plant("an abort is ignored", "_apply", drop("abort")),
         Plant("the last step's deltas are not sent", "EngineCore._step", force_condition(1, False)),
+        Plant("the idle time after an abort is counted as a step's", "EngineCore._step", drop("rest")),
         Plant("an abort shows in the load only after a step", "EngineCore._receive", drop("refresh")),
         Plant("inbox queries precede submissions", "EngineCore._receive", drop("_dispatch"), seed=1),
         Plant(

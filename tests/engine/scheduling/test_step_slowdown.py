@@ -46,8 +46,25 @@ def test_the_latest_count_most_and_an_accident_is_forgotten() -> None:
     assert slowdown.factor == pytest.approx(1.0, abs=0.01)
 
 
+def test_a_program_that_was_suspended_during_a_step_is_no_slower_for_it() -> None:
+    slowdown = StepSlowdown()
+    at_ns = run(slowdown, 200, taken_ns=STEP_NS, gap_ns=0)
+    run(slowdown, 1, taken_ns=10**5 * STEP_NS, gap_ns=0, at_ns=at_ns)
+    assert slowdown.factor < 1.25
+
+
+def test_the_time_in_which_nothing_was_left_to_do_does_not_count() -> None:
+    """The last request left between two steps."""
+    slowdown = StepSlowdown()
+    at_ns = run(slowdown, 50, taken_ns=STEP_NS, gap_ns=0)
+    slowdown.rest()
+    run(slowdown, 1, taken_ns=STEP_NS, gap_ns=10 * STEP_NS, at_ns=at_ns)
+    assert slowdown.factor == 1.0
+
+
 def test_it_is_bounded() -> None:
     slow, fast = StepSlowdown(), StepSlowdown()
     run(slow, 10, taken_ns=10**6 * STEP_NS, gap_ns=0)
     run(fast, 10, taken_ns=1, gap_ns=0)
-    assert (slow.factor, fast.factor) == (MAX_SLOWDOWN, MIN_SLOWDOWN)
+    assert slow.factor == pytest.approx(MAX_SLOWDOWN)
+    assert fast.factor == MIN_SLOWDOWN
