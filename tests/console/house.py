@@ -13,6 +13,7 @@ import httpx
 from starlette.applications import Starlette
 
 from engine.scheduling.stats import SchedulerStats
+from gateway.adapters.hosting import AdapterHosting
 from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.generation.services import Services
@@ -94,10 +95,16 @@ class House:
 
 @asynccontextmanager
 async def open_house(
-    folder: Path, sqlite_schema: Path, *, now: Callable[[], datetime] | None = None, **stated: Any
+    folder: Path,
+    sqlite_schema: Path,
+    *,
+    now: Callable[[], datetime] | None = None,
+    adapters: AdapterHosting | None = None,
+    **stated: Any,
 ) -> AsyncIterator[House]:
     """On the event loop that it is used on. `sqlite_schema` is an SQLite file with the schema alone. `now`: the clock
-    of the admin API and the console, in place of the wall's. `stated`: settings in addition."""
+    of the admin API and the console, in place of the wall's. `adapters`: where uploads go. `stated`: settings in
+    addition."""
     shutil.copyfile(sqlite_schema, folder / "turnpike.db")
     settings = Settings(
         data_dir=folder,
@@ -121,6 +128,8 @@ async def open_house(
         services, admin = await open_services(settings, engine, database, PEPPER)
         if now is not None:
             admin = AdminApp(replace(admin.context, now=now))
+        if adapters is not None:
+            admin = AdminApp(replace(admin.context, adapters=adapters))
         app = create_app(settings, services, admin)
         transport = httpx.ASGITransport(app)
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url=ORIGIN) as http:

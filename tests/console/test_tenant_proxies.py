@@ -4,7 +4,7 @@ import pytest
 
 from gateway.management.console.headers import CONTENT_SECURITY_POLICY
 from gateway.management.console.login import SESSION_COOKIE
-from gateway.management.console.tenant_proxies import CSRF_HEADER
+from gateway.management.console.own_requests import CSRF_HEADER
 from tests.console.house import ACME, GLOBEX, ORIGIN, House
 
 PATH = "/console/playground/completions"

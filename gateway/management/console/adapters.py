@@ -7,6 +7,7 @@ from gateway.management.console.addresses import next_page
 from gateway.management.console.context import ConsoleContext
 from gateway.management.console.form_parsing import pairs_of
 from gateway.management.console.screens import Page, PageRequest, Redirect, Screens
+from gateway.management.operations.adapter_uploads import MAX_PART_BYTES
 from gateway.management.operations.roles import READERS
 
 SCREENS = Screens()
@@ -35,7 +36,9 @@ async def of_tenant(context: ConsoleContext, page_request: PageRequest) -> Page:
         "adapters": [_shown(each) for each in page["data"]],
         "next": next_page(f"/tenants/{tenant_id}/adapters", {}, page["next_cursor"]),
         "models": [] if hosting is None else list(hosting.models),
-        "may_change": page_request.may("importAdapter"),
+        "may_upload": hosting is not None and page_request.may("createAdapterUpload"),
+        "max_bytes": 0 if hosting is None else hosting.max_bytes,
+        "max_part_bytes": MAX_PART_BYTES,
         "may_import": hosting is not None and bool(hosting.roots) and page_request.may("importAdapter"),
     }
     return Page("tenant_adapters.html", values)

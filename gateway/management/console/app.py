@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.http.errors import APIError, ClientGone, as_api_error, internal_error, invalid
 from gateway.http.middleware import BodyLimit
 from gateway.http.request_state import request_state
+from gateway.management.console.admin_proxy import AdminProxy, Serve
 from gateway.management.console.forms import NO_FORM, Form, read_form, read_pairs
 from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
 from gateway.management.console.links import LINK_PATH
@@ -48,7 +49,10 @@ class ConsoleApp:
         session_auth: SessionAuth,
         screens: Sequence[Screen],
         proxies: Sequence[TenantProxy] = (),
+        *,
+        serve_admin: Serve,
     ) -> None:
+        """`serve_admin` serves a request to the admin API."""
         self.screens = screens
         self._operations = operations
         self._session_auth = session_auth
@@ -56,6 +60,7 @@ class ConsoleApp:
         self._page_renderer = PageRenderer(TemplateRenderer(self._static), session_auth.sessions, screens)
         self._login_view = LoginView(session_auth, self._page_renderer)
         self._proxies = TenantProxies(session_auth, proxies)
+        self._admin_proxy = AdminProxy(session_auth, serve_admin)
         self._paths = [(compile_path(PREFIX + screen.path)[0], screen) for screen in screens]
         self._pages = BodyLimit(self._serve_page, MAX_BODY_BYTES)
 
@@ -71,7 +76,7 @@ class ConsoleApp:
                     headers.setdefault(name, value)
             await send(message)
 
-        proxy = self._proxies.find(scope["path"])
+        proxy = self._proxies.find(scope["path"]) or self._admin_proxy.find(scope["path"])
         if proxy is not None:
             await proxy(scope, receive, send_secured)
             return

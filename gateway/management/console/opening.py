@@ -40,4 +40,6 @@ def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
     ended = SessionRevocations(admin.context.database, admin.context.now)
     links = ConsoleLinks(admin.context.database, admin.context.pepper, admin.context.now)
     session_auth = SessionAuth(admin, services.authenticator, ended, links, admin.context.pepper, admin.context.now)
-    return ConsoleApp(admin.operations, session_auth, every_screen(context), every_passage(context))
+    return ConsoleApp(
+        admin.operations, session_auth, every_screen(context), every_passage(context), serve_admin=admin.serve
+    )

@@ -4,22 +4,19 @@ from collections.abc import Sequence
 
 import structlog
 from starlette.datastructures import Headers
-from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.access import CHAT, require_scope
-from gateway.http.errors import APIError, as_api_error
+from gateway.http.errors import APIError
 from gateway.http.request_state import request_state
-from gateway.management.console.headers import NEVER_STORED, SECURITY, is_own
-from gateway.management.console.login import SESSION_COOKIE, SessionAuth
+from gateway.management.console.login import SessionAuth
+from gateway.management.console.own_requests import secured_errors, session_of
 from gateway.management.console.screens import PREFIX, TenantProxy
 from gateway.management.console.sessions import Session
 from gateway.management.console.users import TenantUser
 from gateway.management.operations.roles import ADMINS
-from gateway.tenancy.errors import InvalidKey
 from gateway.tenancy.records import Principal
 
-CSRF_HEADER = "x-csrf-token"
 GRANT_HEADER = "x-key-grant"
 """Of an administrator's request: `ConsoleSessions.key_grant`."""
 
@@ -37,15 +34,9 @@ class TenantProxies:
             return None
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            try:
+            with secured_errors():
                 await self._enter(proxy, scope)
                 await proxy.app({**scope, "path": proxy.to, "raw_path": proxy.to.encode()}, receive, send)
-            except Exception as error:
-                answer = as_api_error(error)
-                if answer is None:
-                    raise
-                answer.headers |= {**SECURITY, **NEVER_STORED}
-                raise answer from error
 
         return serve
 
@@ -57,13 +48,8 @@ class TenantProxies:
         """
         if scope["method"] != "POST":
             raise APIError(405, "Method not allowed.", code="method_not_allowed")
-        headers = Headers(scope=scope)
-        session = await self._session_auth.session(Request(scope).cookies.get(SESSION_COOKIE, ""))
-        if session is None:
-            raise InvalidKey("no session")
-        if not is_own(headers) or not self._session_auth.sessions.is_csrf_token(session, headers.get(CSRF_HEADER, "")):
-            raise APIError(403, "The request was not sent from a page of this console.", code="cross_site")
-        principal = await self._principal(session, headers)
+        session = await session_of(self._session_auth, scope)
+        principal = await self._principal(session, Headers(scope=scope))
         require_scope(principal, CHAT)
         request_state(scope).authenticate(principal)
         structlog.contextvars.bind_contextvars(tenant=principal.tenant_name)
