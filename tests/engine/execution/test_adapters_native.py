@@ -34,7 +34,7 @@ from tests.support.tiny_models import reference_model
 if load() is None:
     pytest.skip("the native library is not built: make install, with a C++ compiler", allow_module_level=True)
 
-SLOTS = 20
+SLOTS = 64
 SINGLE_CALL: tuple[TinyFamily, ...] = ("llama", "qwen2", "qwen3_moe")
 STAGED: tuple[TinyFamily, ...] = ("olmo2", "gemma2", "gemma4", "gemma4_shared", "gpt_oss", "granite", "qwen3_next")
 
@@ -209,20 +209,20 @@ class Batch:
             self.hidden[row].append(part)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])
-def test_a_sequence_is_the_same_in_any_batch(family: TinyFamily, tiny_folders: dict[str, Path]) -> None:
-    """Rows with twenty adapters, with the same one, and with none; prompts and decodes; only the last token wanted."""
+@pytest.mark.parametrize(("family", "adapters"), [("llama", 20), ("llama", SLOTS), ("gemma2", 20), ("gpt_oss", 20)])
+def test_a_sequence_is_the_same_in_any_batch(family: TinyFamily, adapters: int, tiny_folders: dict[str, Path]) -> None:
+    """Rows with many adapters, with the same one, and with none; prompts and decodes; only the last token wanted."""
     model = loaded(tiny_folders[family])
-    slots = dict(enumerate([*range(20), NO_ADAPTER, 4, 4, NO_ADAPTER]))
+    slots = dict(enumerate([*range(adapters), NO_ADAPTER, 4, 4, NO_ADAPTER]))
     tokens = {row: prompt(BLOCK_TOKENS + 5, row) for row in slots}
     batch = Batch(model, tokens, slots)
     takes = {row: 1 + row % 13 for row in slots}
     batch.step(takes, wanted=1)
     batch.step(dict.fromkeys(list(slots)[::-1], 1), wanted=1)
-    batch.step({row: 1 + 5 * (row in (4, 20)) for row in slots}, wanted=1)
+    batch.step({row: 1 + 5 * (row in (4, adapters)) for row in slots}, wanted=1)
     for row, slot in slots.items():
         alone = Batch(model, {row: tokens[row]}, {row: slot})
-        count = takes[row] + 2 + 5 * (row in (4, 20))
+        count = takes[row] + 2 + 5 * (row in (4, adapters))
         alone.step({row: count})
         places = [takes[row] - 1, takes[row], count - 1]
         assert torch.equal(torch.cat(batch.hidden[row]), alone.hidden[row][0][places])
