@@ -1,8 +1,9 @@
 """Reads and packs adapters for the native library in a process of its own: it takes neither a core nor the GIL from a
 step.
 
-`python -m engine.adapters.packer` is that process. Its input: one pickled `PackRequest` after another. Its output for
-each: a line of JSON, the `PackedPlaces` or what is `refused`, and the packed bytes. It ends with its input.
+`python -m engine.adapters.packer` is that process. Its input: one pickled `PackRequest` after another. Its output: the
+line `READY`, then for each request a line of JSON, the `PackedPlaces` or what is `refused`, and the packed bytes. It
+ends with its input.
 """
 
 import json
@@ -21,6 +22,7 @@ from engine.models.config import ModelConfig
 from kernels.arrays import Bytes, aligned_bytes
 from kernels.cpu.native.adapter_packing import AdapterPacking, ModelLayout, PackedPlaces
 
+READY = b"ready\n"
 _NICENESS = 19
 """Where SCHED_IDLE cannot be had."""
 
@@ -79,8 +81,10 @@ def _yield_to_all() -> None:
 def main() -> None:
     """The process that packs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole process group by a terminal
-    _yield_to_all()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
+    sink.write(READY)
+    sink.flush()
+    _yield_to_all()
     with suppress(EOFError):
         while True:
             facts, memory = _answer(pickle.load(source))

@@ -1,16 +1,21 @@
 """Reads and packs adapters: in a process of its own where the packed form can be made without the base model's weights,
 else in the calling thread."""
 
+import logging
+import math
 import pickle
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Protocol
 
 from engine.adapters.child_process import environment
-from engine.adapters.folder import read_unchanged
-from engine.adapters.packer import PackRequest, read_answer
+from engine.adapters.folder import WEIGHTS, read_unchanged
+from engine.adapters.packer import READY, PackRequest, read_answer
 from engine.adapters.source import AdapterSource
 from engine.errors import EngineError
 from engine.models.config import ModelConfig
@@ -19,9 +24,20 @@ from kernels.arrays import Bytes
 from kernels.cpu.native.adapter_packing import ModelLayout, PackedPlaces
 from kernels.cpu.native.adapters import NativeAdapter
 
-_READ_SECONDS = 120.0
-"""Maximum time of one adapter, after which the process is killed."""
+logger = logging.getLogger(__name__)
+
+_START_SECONDS = 10.0
+"""Maximum time of the start: imports, about half a second on an idle machine."""
+_LEAST_SECONDS = 2.0
+_LEAST_BYTES_A_SECOND = 20_000_000
+"""An adapter that takes longer than the first, and longer than its files do at this speed, is read by a thread."""
+_PAUSE_SECONDS = 60.0
+"""Time for which threads read after the process was too slow, or has ended."""
 _PIPE_BYTES = 1 << 20
+
+
+class ProcessUnavailable(EngineError):
+    """The process that packs adapters does not start, has ended, or is too slow on a busy machine."""
 
 
 class AdapterReader(Protocol):
@@ -33,7 +49,7 @@ class AdapterReader(Protocol):
         Raises:
             UnsupportedAdapter: its files cannot be served, or have changed since the digest was computed.
             ValueError: the adapter does not fit the model.
-            EngineError: it could not be read in time, or the engine is closed.
+            EngineError: the engine is closed.
         """
         ...
 
@@ -54,7 +70,7 @@ class AdapterPacker(Protocol):
 def adapter_reader(packer: AdapterPacker, config: ModelConfig, process: "AdapterProcess") -> AdapterReader:
     """Reads in `process`, if that can pack for the backend."""
     layout = packer.adapter_layout
-    return ThreadReader(packer, config) if layout is None else ProcessReader(process, config, layout)
+    return ThreadReader(packer, config) if layout is None else ProcessReader(process, packer, config, layout)
 
 
 class ThreadReader:
@@ -70,29 +86,38 @@ class ThreadReader:
 
 
 class ProcessReader:
-    """Reads in the engine's process for adapters."""
+    """Reads in the engine's process for adapters, and in the calling thread where that is not available."""
 
-    def __init__(self, process: "AdapterProcess", config: ModelConfig, layout: ModelLayout) -> None:
+    def __init__(
+        self, process: "AdapterProcess", packer: AdapterPacker, config: ModelConfig, layout: ModelLayout
+    ) -> None:
         self._process = process
+        self._here = ThreadReader(packer, config)
         self._config = config
         self._layout = layout
 
-    def read(self, source: AdapterSource) -> NativeAdapter:
+    def read(self, source: AdapterSource) -> PackedAdapter:
         """See `AdapterReader`."""
-        return self._process.pack(PackRequest(source, self._config, self._layout))
+        try:
+            return self._process.pack(PackRequest(source, self._config, self._layout))
+        except ProcessUnavailable as error:
+            logger.info("an adapter is read by a thread: %s", error)
+            return self._here.read(source)
 
 
 class AdapterProcess:
     """The process that reads and packs the adapters of an engine's models, one after another. It is started for the
-    first one, and again if it has ended. Thread-safe."""
+    first one. Thread-safe."""
 
-    def __init__(self, seconds: float = _READ_SECONDS) -> None:
-        """`seconds`: the maximum time of one adapter."""
+    def __init__(self, seconds: float = _LEAST_SECONDS, pause_seconds: float = _PAUSE_SECONDS) -> None:
+        """`seconds`: the maximum time of an adapter without its size. `pause_seconds`: after a failure."""
         self._seconds = seconds
+        self._pause_seconds = pause_seconds
         self._asking = threading.Lock()
         self._changing = threading.Lock()
         """Held to start and to kill the process; never while it is asked."""
         self._process: subprocess.Popen[bytes] | None = None
+        self._paused_until_s = -math.inf
         self._closed = False
 
     def pack(self, request: PackRequest) -> NativeAdapter:
@@ -100,20 +125,19 @@ class AdapterProcess:
 
         Raises:
             UnsupportedAdapter: its files cannot be served, or have changed.
-            EngineError: the process has ended or took too long, or this is closed.
+            ProcessUnavailable: the process has ended or takes too long, or has in the last minute.
+            EngineError: this is closed.
         """
         with self._asking:
+            if time.monotonic() < self._paused_until_s:
+                raise ProcessUnavailable("the process for adapters has failed a moment ago")
             process = self._running()
-            timer = threading.Timer(self._seconds, process.kill)  # unblocks the write or read below
-            timer.daemon = True
-            timer.start()
+            size = _size_of(request.source.folder)
             try:
-                memory, places = _ask(process, request)
+                with _killed_after(process, self._seconds + size / _LEAST_BYTES_A_SECOND):
+                    memory, places = _ask(process, request)
             except (EOFError, OSError) as error:
-                self._end(process)
-                raise EngineError("the process that packs adapters has ended, or took too long") from error
-            finally:
-                timer.cancel()
+                raise self._failed(process) from error
         return NativeAdapter(memory, places, len(request.layout.layers))
 
     def close(self) -> None:
@@ -130,15 +154,32 @@ class AdapterProcess:
         with self._changing:
             if self._closed:
                 raise EngineError("the engine is closed")
-            if self._process is None:
-                self._process = subprocess.Popen(
+            if self._process is not None:
+                return self._process
+            try:
+                process = self._process = subprocess.Popen(
                     [sys.executable, "-m", "engine.adapters.packer"],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     env=environment(),
                     pipesize=_PIPE_BYTES,
                 )
-            return self._process
+            except OSError as error:
+                self._paused_until_s = time.monotonic() + self._pause_seconds
+                raise ProcessUnavailable(f"the process for adapters does not start: {error}") from error
+        assert process.stdout is not None
+        with _killed_after(process, _START_SECONDS):
+            started = process.stdout.readline() == READY
+        if not started:
+            raise self._failed(process)
+        return process
+
+    def _failed(self, process: subprocess.Popen[bytes]) -> EngineError:
+        self._end(process)
+        if self._closed:
+            return EngineError("the engine is closed")
+        self._paused_until_s = time.monotonic() + self._pause_seconds
+        return ProcessUnavailable("the process for adapters has ended, or takes too long")
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         with self._changing:
@@ -149,6 +190,26 @@ class AdapterProcess:
             assert pipe is not None
             with suppress(OSError):  # unwritten data cannot be flushed
                 pipe.close()
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes of an adapter's weights; 0 if they are not there, which reading them says."""
+    try:
+        return (folder / WEIGHTS).stat().st_size
+    except OSError:
+        return 0
+
+
+@contextmanager
+def _killed_after(process: subprocess.Popen[bytes], seconds: float) -> Iterator[None]:
+    """Kill the process if the block takes longer, which ends its reads and writes of the pipes."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _ask(process: subprocess.Popen[bytes], request: PackRequest) -> tuple[Bytes, PackedPlaces]:

@@ -22,7 +22,8 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.errors import EngineError
 from engine.models.loader import load_model
 from engine.models.native_model import NativeModel
-from engine.runtime.adapter_reading import AdapterProcess
+from engine.runtime.adapter_reading import AdapterProcess, ProcessUnavailable, adapter_reader
+from kernels.cpu.native.adapters import NativeAdapter
 from kernels.cpu.native.library import load
 from kernels.cpu.native_ops import NativeOps
 from tests.support.peft_adapters import make_adapter
@@ -93,21 +94,40 @@ def test_what_is_refused_ends_no_process(process: AdapterProcess, request_: Pack
     assert child_pids() == pids
 
 
-def test_a_killed_process_is_started_again(process: AdapterProcess, request_: PackRequest) -> None:
+def test_a_killed_process_is_started_again(request_: PackRequest) -> None:
+    process = AdapterProcess(pause_seconds=0)
     process.pack(request_)
     (pid,) = child_pids()
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(EngineError, match="has ended"):
+    with pytest.raises(ProcessUnavailable, match="has ended"):
         process.pack(request_)
     assert process.pack(request_).rank
     assert child_pids() != [pid]
+    process.close()
 
 
-def test_one_that_takes_too_long_is_killed(request_: PackRequest, endless: PackRequest) -> None:
+def test_one_that_takes_too_long_is_killed_and_not_asked_for_a_while(
+    request_: PackRequest, endless: PackRequest
+) -> None:
     process = AdapterProcess(seconds=0.5)
-    with pytest.raises(EngineError, match="took too long"):
-        process.pack(endless)
-    assert not child_pids()
+    for asked in (endless, request_):
+        with pytest.raises(ProcessUnavailable):
+            process.pack(asked)
+        assert not child_pids()
+    process.close()
+
+
+@pytest.mark.parametrize("program", ["/bin/false", "/nowhere/python"])
+def test_a_thread_reads_where_the_process_is_not_available(
+    request_: PackRequest, model: NativeModel, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+    process = AdapterProcess()
+    reader = adapter_reader(model, model.config, process)
+    here = model.pack_adapter(read_unchanged(request_.source, request_.config))
+    read = reader.read(request_.source)
+    assert isinstance(read, NativeAdapter)
+    assert np.array_equal(read.memory, here.memory)
     process.close()
 
 
