@@ -39,11 +39,10 @@ NO_COMMAND = {
 }
 NOT_IN_CONSOLE = {
     "describe": "for programs",
-    "createAdapterUpload": "files of 100 MB and more: turnpike adapter upload",
-    "readAdapterUpload": "as createAdapterUpload",
-    "storeAdapterFile": "as createAdapterUpload",
-    "completeAdapterUpload": "as createAdapterUpload",
-    "deleteAdapterUpload": "as createAdapterUpload",
+    "readAdapterUpload": "a page's script calls it: adapter_upload.js",
+    "storeAdapterFile": "a page's script calls it: adapter_upload.js",
+    "completeAdapterUpload": "a page's script calls it: adapter_upload.js",
+    "deleteAdapterUpload": "uploads expire after 24 hours",
     "updateAdapterLimits": "the form shows all settings and replaces them",
     "readCosts": "a report of the operator's costs: turnpike cost show",
     "listStatedLimits": "a tenant's page has its limits",
