@@ -136,7 +136,7 @@ async def cold(engine: Engine, resident: Sequence[AdapterSource], fresh: Sequenc
     ratios = [loading / without for loading, without in zip(rates["cold"], rates["resident"], strict=True)]
     print(
         f"  first token of a cold adapter {1e3 * seconds['cold']:.0f} ms, of a resident one"
-        f" {1e3 * seconds['resident']:.0f} ms ({len(firsts['cold'])} loads); meanwhile the others make"
+        f" {1e3 * seconds['resident']:.0f} ms ({len(firsts['cold'])} loads); during these loads the others make"
         f" {statistics.median(ratios):.3f} of the tokens ({min(ratios):.3f} to {max(ratios):.3f})",
         flush=True,
     )

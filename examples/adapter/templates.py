@@ -98,7 +98,7 @@ TEMPLATES: Mapping[Split, Templates] = {
     "test": Templates(
         greetings=("", "Hey,", "Good evening,", "Dear Sir or Madam,"),
         order=(
-            "Nobody could say what happened to {order}.",
+            "Your staff could not say what happened to {order}.",
             "It concerns the order with the number {order}.",
             "What is the status of order {order}?",
             "I received only half of {order}.",
@@ -130,7 +130,7 @@ TEMPLATES: Mapping[Split, Templates] = {
             "You can reach me under {number}.",
             "My account is {number}.",
             "Complaint {number} has been open for weeks.",
-            "Nobody picks up the phone.",
+            "Your hotline does not answer the phone.",
             "I am rather disappointed.",
             "Thanks for your help.",
         ),
