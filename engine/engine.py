@@ -106,8 +106,8 @@ class Engine:
         """Abort running requests and stop the thread. Idempotent."""
         if not self._closed:
             self._closed = True
-            self._adapter_process.close()
             self._core.close()
+            self._adapter_process.close()
             for served in self.models.values():
                 if served.grammars is not None:
                     served.grammars.close()
