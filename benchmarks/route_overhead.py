@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from engine.config import SchedulerConfig
 from engine.memory import BlockPool, KVCacheManager
 from engine.request import STANDARD, SamplingParams, ServiceClass
-from engine.runtime.wait_prediction import PredictedWait, WaitPredictor
+from engine.runtime.expected_queue import PredictedWait
+from engine.runtime.wait_prediction import WaitPredictor
 from engine.scheduling import Scheduler
 from engine.scheduling.step_slowdown import StepSlowdown
 from engine.simulation import make_request

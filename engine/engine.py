@@ -1,10 +1,7 @@
 """The engine's public API: load models, stream and generate text."""
 
 import asyncio
-import hmac
 import itertools
-import secrets
-import uuid
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -14,26 +11,23 @@ from weakref import WeakKeyDictionary
 from engine.adapters.source import AdapterSource
 from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
 from engine.config import ADAPTER_CACHE_BYTES, EngineConfig
-from engine.errors import InvalidParameter, UnservableRequest
-from engine.grammar.allowed import AllowedTokens
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
-from engine.request import STANDARD, PromptInput, Request, SamplingParams, ServiceClass, TextDelta
+from engine.request import STANDARD, PromptInput, SamplingParams, ServiceClass, TextDelta
 from engine.runtime.adapter_loading import adapter_memory
 from engine.runtime.adapter_reading import AdapterProcess, adapter_reader
 from engine.runtime.core import EngineCore, EngineHealth
+from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.model_loading import LoadProgress, load
 from engine.runtime.output_stream import OutputStream
 from engine.runtime.request_handle import RequestHandle
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener, Choice, OutputDispatcher
+from engine.runtime.streams import AbortListener, OutputDispatcher
+from engine.runtime.submission import Submitter, choices_of, requests_of
 from engine.runtime.thread import EngineThread
-from engine.runtime.wait_prediction import PredictedWait
 from engine.scheduling.stats import SchedulerStats
-from engine.text.detokenizer import Detokenizer
 from kernels.dispatch import select_ops, takes_gpu
-from kernels.noise import choice_seed
 
 
 class Engine:
@@ -43,7 +37,7 @@ class Engine:
         self,
         models: Sequence[LoadedModel],
         thread: EngineThread,
-        salt_key: bytes,
+        salt_key: bytes | None,
         hardware: Mapping[str, str | int | float],
         *,
         step_timeout_seconds: float,
@@ -64,7 +58,7 @@ class Engine:
                 reader = adapter_reader(memory, model.config, self._adapter_process)
                 self._core.load_adapters(model.served.name, memory, reader, adapter_cache_bytes)
         self._arrivals = itertools.count()
-        self._salt_key = salt_key
+        self._submitter = Submitter(salt_key)
         self._dispatchers: WeakKeyDictionary[asyncio.AbstractEventLoop, OutputDispatcher] = WeakKeyDictionary()
         self._started = self._closed = False
 
@@ -86,11 +80,10 @@ class Engine:
         except BaseException:
             thread.close()
             raise
-        salt_key = config.salt_key or secrets.token_bytes(32)
         return cls(
             loaded,
             thread,
-            salt_key,
+            config.salt_key,
             hardware,
             step_timeout_seconds=config.step_timeout_seconds,
             adapter_cache_bytes=config.adapter_cache_bytes,
@@ -192,16 +185,10 @@ class Engine:
             EngineError: a request fails inside the engine.
         """
         served = self.models[model]
-        choices: list[list[Choice]] = []
-        first = 0
-        for prompt in prompts:
-            params = prompt.params
-            request_id = prompt.request_id or uuid.uuid4().hex
-            requests = self._requests(served, prompt.token_ids, params, request_id, tenant, service_class, adapter)
-            detokenizers = [_detokenizer(served, params, prompt.continues_text) for _ in requests]
-            choices.append(list(map(Choice, itertools.count(first), requests, detokenizers)))
-            first += len(requests)
-        return OutputStream(choices, RequestHandle(self._core, served, self._dispatcher, reservation), on_abort)
+        submissions = self._submitter.submissions(served, prompts, tenant, service_class, adapter)
+        requests = [requests_of(served, submission, self._arrivals) for submission in submissions]
+        handle = RequestHandle(self._core, served, requests, self._dispatcher, reservation)
+        return OutputStream(choices_of(served, prompts, submissions), handle, on_abort)
 
     def stream(
         self,
@@ -260,46 +247,6 @@ class Engine:
             dispatcher = self._dispatchers[loop] = OutputDispatcher(loop)
         return dispatcher
 
-    def _requests(
-        self,
-        served: ServedModel,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        request_id: str,
-        tenant: str,
-        service_class: ServiceClass,
-        adapter: AdapterSource | None,
-    ) -> list[Request]:
-        """One request for each choice. All but the first are forks of the first one's prompt."""
-        if adapter is not None and not served.adapter_slots:
-            raise UnservableRequest(f"{served.name} takes no adapters")
-        max_tokens = _max_tokens(served, prompt, params, service_class)
-        seed = params.seed if params.seed is not None else secrets.randbits(63)
-        allowed = params.allowed_token_ids
-        salt = hmac.digest(self._salt_key, tenant.encode(), "sha256")
-        requests: list[Request] = []
-        for index in range(params.n):
-            arrival = next(self._arrivals)
-            requests.append(
-                Request(
-                    id=f"{request_id}#{arrival}",  # callers may reuse ids
-                    tokens=list(prompt),
-                    prompt_tokens=len(prompt),
-                    params=params,
-                    seed=choice_seed(seed, index),
-                    max_tokens=max_tokens,
-                    eos_token_ids=served.eos_token_ids,
-                    arrival=arrival,
-                    service_class=service_class,
-                    tenant=tenant,
-                    salt=salt,
-                    fork_of=requests[0] if index else None,
-                    matcher=None if allowed is None else AllowedTokens(allowed, served.vocab_size),
-                    adapter=adapter,
-                )
-            )
-        return requests
-
 
 async def _deltas(stream: OutputStream) -> AsyncGenerator[TextDelta]:
     async with stream:
@@ -327,50 +274,3 @@ def _load_all(
             raise InsufficientMemory(f"model {name}: {error}") from error
     in_order = [loaded[name] for name in models]
     return in_order, ops.describe() | {f"kv memory of {model.served.name}": str(model.pool) for model in in_order}
-
-
-def _detokenizer(served: ServedModel, params: SamplingParams, continues_text: bool) -> Detokenizer:
-    return served.text.detokenizer(
-        params.stop,
-        skip_special_tokens=params.skip_special_tokens,
-        keep_markers=params.conversational,
-        include_stop=params.include_stop,
-        continues_text=continues_text,
-    )
-
-
-def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingParams, service_class: ServiceClass) -> int:
-    """Maximum number of answer tokens. Checks the parameters that depend on the model."""
-    window = served.windows.get(service_class.name)
-    if window is None:
-        raise UnservableRequest(f"service class {service_class.name!r} does not exist")
-    if not prompt:
-        raise UnservableRequest("the prompt must contain at least one token")
-    for name, ids in (
-        ("prompt", prompt),
-        ("logit_bias", params.logit_bias),
-        ("stop_token_ids", params.stop_token_ids),
-        ("allowed_token_ids", params.allowed_token_ids or ()),
-    ):
-        if min(ids, default=0) < 0 or max(ids, default=0) >= served.vocab_size:
-            raise InvalidParameter(
-                name, f"{name} contains out-of-vocabulary token ids; vocabulary size: {served.vocab_size}"
-            )
-    if params.grammar is not None and served.grammars is None:
-        raise InvalidParameter(params.grammar.param, f"{params.grammar.param} is not supported with {served.name}")
-    if params.allowed_token_ids is not None:
-        _check_allowed(served, params, params.allowed_token_ids)
-    room = window - len(prompt)
-    if room < min(1, 1 if params.max_tokens is None else params.max_tokens):
-        raise UnservableRequest(
-            f"this model's maximum context length is {window} tokens, but the prompt has {len(prompt)}; "
-            "please reduce the length of the prompt"
-        )
-    return room if params.max_tokens is None else min(params.max_tokens, room)
-
-
-def _check_allowed(served: ServedModel, params: SamplingParams, allowed: frozenset[int]) -> None:
-    if served.grammars is None:
-        raise InvalidParameter("allowed_token_ids", f"allowed_token_ids is not supported with {served.name}")
-    if params.min_tokens and allowed <= {*params.stop_token_ids, *served.eos_token_ids}:
-        raise InvalidParameter("min_tokens", "min_tokens must be 0 if allowed_token_ids has end and stop tokens only")

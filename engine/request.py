@@ -234,9 +234,11 @@ class TokenDelta(NamedTuple):
     One for each request and step, with several tokens where drafts were accepted. A tuple, as its construction takes a
     third of a frozen dataclass's.
 
-    `finish_reason` and `usage` are set on the last delta of a request only. `stop_token`: the end-of-text or stop token
-    that ended it, counted in usage and not in `token_ids`. `error`: why a request failed: a `Fault`, or the engine's
-    message. `embedding`: on the last delta, if requested: float32 [H], little-endian, of L2 norm 1.
+    `finish_reason` is set on the last delta of a request only. `usage`: its consumption so far, on the last delta and,
+    where the reader looks for stop strings and may end it, on each. `stop_token`: the end-of-text or stop token that
+    ended it, counted in usage and not in `token_ids`. `error`: why a request failed: a `Fault`, or the engine's
+    message. `embedding`: on the last delta, if requested: float32 [H], little-endian, of L2 norm 1. `cached_tokens`:
+    prompt tokens from the prefix cache; 0 on the deltas of requests that did not start.
     """
 
     request_id: str
@@ -248,6 +250,7 @@ class TokenDelta(NamedTuple):
     usage: Usage | None = None
     error: str | None = None
     embedding: bytes = b""
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

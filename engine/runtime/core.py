@@ -18,10 +18,11 @@ from engine.runtime.adapter_loading import AdapterLoader, AdapterMemory, CopiedA
 from engine.runtime.adapter_loading import LoadProgress as AdapterLoadProgress
 from engine.runtime.adapter_reading import AdapterReader
 from engine.runtime.delta_dispatcher import DeltaDispatcher, Sink
+from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.reservation import Reservation
 from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.thread import EngineThread
-from engine.runtime.wait_prediction import PredictedWait, WaitPredictor
+from engine.runtime.wait_prediction import WaitPredictor
 from engine.runtime.watchdog import StepHung, Watchdog
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler

@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from itertools import chain
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -28,8 +27,8 @@ class RequestControl(Protocol):
         """Have the deltas of the choices delivered to `receiver`, on the running event loop."""
         ...
 
-    async def submit(self, prompts: Sequence[Sequence[Choice]]) -> None:
-        """Submit the choices of each prompt, once its grammar is compiled and its blocks are hashed.
+    async def submit(self) -> None:
+        """Submit all choices of the call, once their grammars are compiled and their blocks are hashed.
 
         Raises:
             InvalidParameter, TooManyGrammars, EngineError: as `Engine.submit` has them.
@@ -62,12 +61,10 @@ class OutputStream:
     """
 
     def __init__(
-        self, prompts: Sequence[Sequence[Choice]], control: RequestControl, on_abort: AbortListener | None = None
+        self, choices: Sequence[Choice], control: RequestControl, on_abort: AbortListener | None = None
     ) -> None:
-        """`prompts`: the choices of each. `on_abort` is called for each choice whose last delta was not read."""
-        choices = list(chain.from_iterable(prompts))
-        self._prompts = prompts
-        self._choices = {choice.request.id: choice for choice in choices}
+        """`on_abort` is called for each choice whose last delta was not read."""
+        self._choices = {choice.id: choice for choice in choices}
         self._unread = {choice.index: choice for choice in choices}
         self._ready: deque[TextDelta] = deque()
         self._changed = Wakeup()
@@ -155,7 +152,7 @@ class OutputStream:
 
     async def _submit(self) -> None:
         try:
-            await self._control.submit(self._prompts)
+            await self._control.submit()
         except Exception as error:
             self._error = self._error or error
             self._changed.wake()

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from engine.errors import EngineError
 from engine.memory.request_hashes import hash_prompts
+from engine.request import Request
 from engine.runtime.core import EngineCore
 from engine.runtime.loaded_model import ServedModel
 from engine.runtime.matchers import assign_matchers
@@ -16,18 +17,22 @@ from engine.runtime.streams import AbortListener, Choice, DeltaReceiver, OutputD
 class RequestHandle:
     """The `RequestControl` of one call on one model. Its synchronous methods have no effect once the engine is closed.
 
-    `dispatchers` returns the dispatcher of the running event loop. `reservation` is consumed prompt by prompt.
+    `requests`: those of each prompt. `dispatchers` returns the dispatcher of the running event loop. `reservation` is
+    consumed prompt by prompt.
     """
 
     def __init__(
         self,
         core: EngineCore,
         served: ServedModel,
+        requests: Sequence[Sequence[Request]],
         dispatchers: Callable[[], OutputDispatcher],
         reservation: Reservation | None,
     ) -> None:
         self._core = core
         self._served = served
+        self._calls = requests
+        self._requests = {request.id: request for call in requests for request in call}
         self._dispatchers = dispatchers
         self._reservation = reservation
         self._dispatcher: OutputDispatcher
@@ -35,19 +40,18 @@ class RequestHandle:
     def register(self, choices: Sequence[Choice], receiver: DeltaReceiver) -> None:
         self._dispatcher = self._dispatchers()
         for choice in choices:
-            self._dispatcher.register(choice.request.id, receiver)
+            self._dispatcher.register(choice.id, receiver)
 
-    async def submit(self, prompts: Sequence[Sequence[Choice]]) -> None:
+    async def submit(self) -> None:
         served = self._served
-        calls = [[choice.request for choice in choices] for choices in prompts]
-        for position, requests in enumerate(calls):
+        for position, requests in enumerate(self._calls):
             if position:
                 await asyncio.sleep(0)
             if (grammar := requests[0].params.grammar) is not None:
                 await assign_matchers(served, grammar, requests)
             if served.prefix_cache:
                 await hash_prompts(requests)
-        for requests in calls:  # together, so that they share a step
+        for requests in self._calls:  # together, so that they share a step
             self._core.submit(served.name, requests, self._dispatcher.post, self._reservation)
 
     def abort(self, choices: Sequence[Choice], on_abort: AbortListener | None = None) -> None:
@@ -56,7 +60,7 @@ class RequestHandle:
         def notify() -> None:
             if on_abort is not None:
                 for choice in choices:
-                    on_abort(choice.index, choice.request.usage)
+                    on_abort(choice.index, self._requests[choice.id].usage)
 
         if not choices:
             return
@@ -78,4 +82,4 @@ class RequestHandle:
 
 
 def _ids(choices: Sequence[Choice]) -> list[str]:
-    return [choice.request.id for choice in choices]
+    return [choice.id for choice in choices]

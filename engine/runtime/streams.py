@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import AdapterUnavailable, EngineError, GrammarGaveUp
-from engine.request import Fault, FinishReason, Request, SamplingParams, TextDelta, TokenDelta, Usage
+from engine.request import Fault, FinishReason, SamplingParams, TextDelta, TokenDelta, Usage
 from engine.text.detokenizer import Detokenizer
 
 
@@ -60,12 +60,13 @@ AbortListener = Callable[[int, Usage], None]
 
 
 class Choice:
-    """Converts one request's token ids to text, and ends it at a stop string."""
+    """Converts one request's token ids to text, and ends it at a stop string. `id`: that of the request."""
 
-    def __init__(self, index: int, request: Request, detokenizer: Detokenizer) -> None:
+    def __init__(self, index: int, id: str, params: SamplingParams, detokenizer: Detokenizer) -> None:
         self.index = index
-        self.request = request
+        self.id = id
         self.finished = False
+        self._params = params
         self._detokenizer = detokenizer
 
     def read(self, delta: TokenDelta) -> TextDelta:
@@ -77,11 +78,11 @@ class Choice:
             EngineError: the request failed otherwise, or was aborted.
         """
         if delta.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-            raise _failure(self.request.params, delta.error)
+            raise _failure(self._params, delta.error)
         before = self._detokenizer.consumed_tokens
         text = self._detokenizer.push(delta.token_ids)
         kept = self._detokenizer.consumed_tokens - before
-        if delta.stop_token is not None and self.request.params.include_stop:
+        if delta.stop_token is not None and self._params.include_stop:
             text += self._detokenizer.push((delta.stop_token,))
         if delta.finish_reason is not None and self._detokenizer.stopped is None:
             text += self._detokenizer.flush()
@@ -94,19 +95,16 @@ class Choice:
             finish_reason=delta.finish_reason,
             stop=delta.stop_token,
             usage=delta.usage,
-            cached_tokens=self.request.cached_tokens,
+            cached_tokens=delta.cached_tokens,
             embedding=delta.embedding,
         )
         if self._detokenizer.stopped is not None:
-            seen = replace(
-                seen, finish_reason=FinishReason.STOP, stop=self._detokenizer.stopped, usage=self._usage_so_far()
-            )
+            assert delta.usage is not None, f"{self.id} has stop strings, and a delta without its usage"
+            # Up to the token that completed the stop string: tokens computed past it are not billed.
+            usage = replace(delta.usage, completion_tokens=self._detokenizer.consumed_tokens)
+            seen = replace(seen, finish_reason=FinishReason.STOP, stop=self._detokenizer.stopped, usage=usage)
         self.finished = seen.finish_reason is not None
         return seen
-
-    def _usage_so_far(self) -> Usage:
-        """The usage up to the token that completed the stop string. Tokens computed past it are not billed."""
-        return replace(self.request.usage, completion_tokens=self._detokenizer.consumed_tokens)
 
 
 def _failure(params: SamplingParams, error: str | None) -> EngineError:

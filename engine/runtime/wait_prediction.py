@@ -1,16 +1,16 @@
 """Predicts the wait of a new request from the model's current queue."""
 
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from engine.request import Request
-from engine.runtime.reservation import UNKNOWN_PROMPT, ArrivalBook, ExpectedPrompt, Reservation, fork_of
+from engine.runtime.expected_queue import ExpectedQueue, QueueSpeed
+from engine.runtime.reservation import ExpectedPrompt
+from engine.scheduling.cost import CostCoefficients
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.step_slowdown import StepSlowdown
-from engine.scheduling.wait import ClassLoad, QueueSnapshot, predict_drain_ns, predict_first_token_ns
+from engine.scheduling.wait import QueueSnapshot, predict_first_token_ns
 from engine.scheduling.wait_calibration import WaitCalibration
 
 FRESH_NS = 50_000_000
@@ -18,89 +18,48 @@ FRESH_NS = 50_000_000
 Only the remaining prompts of running requests change in that time."""
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedWait:
-    """Nanoseconds until a new request's first token (`first_token_ns`), and until all requests now waiting in its class
-    have theirs (`drain_ns`)."""
+class LoadReport(NamedTuple):
+    """A model's load for readers in other processes. `corrections`: of each class, by rank; see `QueueSpeed`.
+    `taken_in`: ids of submitted requests that the snapshot has, and the reports before it had not."""
 
-    first_token_ns: int
-    drain_ns: int
-
-
-class _View(NamedTuple):
-    """The state that readers see without a lock; replaced as a whole."""
-
-    load: QueueSnapshot
-    queue_depth: int
+    snapshot: QueueSnapshot
+    cost: CostCoefficients
+    slowdown: float
+    corrections: tuple[float, ...]
+    taken_in: tuple[str, ...]
 
 
-class WaitPredictor:
-    """The current queue of a model: what the scheduler holds, plus requests that are let in and not in it yet.
+class WaitPredictor(ExpectedQueue):
+    """The queue of a model whose scheduler is in this process.
 
-    A request is counted in one of three places at a time: reserved (`reserve`), in the engine's inbox (`on_submit`), or
-    in the scheduler, as of a snapshot. `refresh` takes the snapshot whenever the queues may have changed: after
-    messages of the inbox, when a step that starts requests is planned, and after each step. Departures need no event of
-    their own.
+    `refresh` takes a snapshot whenever the queues may have changed: after messages of the inbox, when a step that
+    starts requests is planned, and after each step.
 
     The predicted steps take the cost model's time, times the slowdown of recent steps, times a correction by how fast
-    the class's queue has moved recently. `predicted_wait`, `queue_depth`, `reserve`, `on_submit` and `on_abort` may be
-    called on any thread; the other methods belong to the engine thread.
+    the class's queue has moved recently. The methods of `ExpectedQueue` may be called on any thread; those of this
+    class belong to the engine thread.
     """
 
+    on_report: Callable[[LoadReport], None] | None = None
+    """Receives a report at each `refresh`, on the engine thread."""
+
     def __init__(self, scheduler: Scheduler, pace: StepSlowdown) -> None:
+        super().__init__(scheduler.class_ranks, scheduler.snapshot())
         self._scheduler = scheduler
         self._pace = pace
-        self._lock = threading.Lock()
-        self._taken = scheduler.snapshot()
-        self._book = ArrivalBook(len(scheduler.ranks))
-        self._view = self._current_view()
         self._fresh_ns: int | None = None
         """Time of the snapshot, if no request waited in it."""
         self._running = 0
         self._calibrations = [WaitCalibration(rank, self._first_token_ns) for rank in scheduler.ranks]
 
-    @property
-    def queue_depth(self) -> int:
-        """Requests of all classes that wait, including reserved and submitted ones that will find no free slot or
-        blocks."""
-        return self._view.queue_depth
+    def speed(self, rank: int) -> QueueSpeed:
+        return QueueSpeed(self._scheduler.cost_model, self._pace.factor, self._calibrations[rank].factor)
 
-    @property
-    def reservations(self) -> int:
-        """Open reservations; 0 if no request is in progress."""
-        return self._book.reserved
-
-    def predicted_wait(self, service_class: str, prompt_tokens: int) -> PredictedWait:
-        """The predicted wait of a request submitted now. O(classes)."""
-        load, rank = self._view.load, self._scheduler.rank_of(service_class)
-        factor = self._calibrations[rank].factor
-        drain_ns = self._pace.factor * predict_drain_ns(load, rank, self._scheduler.cost_model)
-        return PredictedWait(int(factor * self._first_token_ns(load, rank, prompt_tokens)), int(factor * drain_ns))
-
-    def reserve(self, service_class: str) -> Reservation:
-        """Count a request that is not submitted yet: later ones wait behind it. Use as a context manager."""
-        reservation = Reservation(self._scheduler.rank_of(service_class), self._rebook)
-        reservation.expect([UNKNOWN_PROMPT])
-        return reservation
-
-    def on_submit(self, requests: Sequence[Request], reservation: Reservation | None = None) -> None:
-        """The choices of one prompt enter the inbox and consume their part of the reservation, in one atomic change."""
-        first = requests[0]
-        rank = self._scheduler.rank_of(first.service_class.name)
-        prompt = ExpectedPrompt(first.prompt_tokens, 1, first.max_tokens)
-        with self._lock:
-            if reservation is not None:
-                self._book.take(reservation, first.prompt_tokens)
-            for request in requests:
-                self._book.submit(request.id, rank, prompt if request is first else fork_of(prompt))
-            self._view = self._current_view()
-
-    def on_abort(self, request_ids: Iterable[str]) -> None:
-        """Requests are to be aborted: those still in the inbox no longer count."""
-        with self._lock:
-            for request_id in request_ids:
-                self._book.drop(request_id)
-            self._view = self._current_view()
+    def report(self, taken_in: Iterable[str] = ()) -> LoadReport:
+        """The load as of the last snapshot."""
+        corrections = tuple([calibration.factor for calibration in self._calibrations])
+        cost = self._scheduler.cost_model.coefficients
+        return LoadReport(self._taken, cost, self._pace.factor, corrections, tuple(taken_in))
 
     def on_enqueue(self, request: Request, now_ns: int) -> None:
         """The scheduler has received a request. `refresh` follows."""
@@ -140,43 +99,19 @@ class WaitPredictor:
             and not scheduler.waiting
         )
 
-    def refresh(self, now_ns: int, taken_in: Iterable[str] = (), *, stepped: bool = False) -> None:
+    def refresh(self, now_ns: int, taken_in: Sequence[str] = (), *, stepped: bool = False) -> None:
         """Take a snapshot of the scheduler. `taken_in`: ids that were in the inbox before, accepted by the scheduler or
         not. `stepped`: a step has moved the queues."""
         taken = self._scheduler.snapshot()  # outside the lock, for which the event loop may wait
-        with self._lock:
-            self._taken = taken
-            for request_id in taken_in:
-                self._book.drop(request_id)
-            self._view = self._current_view()
+        self.update(taken, taken_in)
         waits = any(load.waiting_requests for load in taken.classes)
         self._running = sum(load.running_requests for load in taken.classes)
         self._fresh_ns = None if waits else now_ns
         if stepped:
             for calibration in self._calibrations:
                 calibration.on_step(taken, now_ns)
-
-    def on_stop(self) -> None:
-        """The engine has stopped; the queue is empty."""
-        with self._lock:
-            self._taken = replace(self._taken, classes=tuple(ClassLoad() for _ in self._taken.classes))
-            self._book.drop_all()
-            self._view = self._current_view()
-
-    def check(self) -> None:
-        """Assert the invariants. The engine thread must be idle."""
-        with self._lock:
-            self._book.check()
-            assert self._view == self._current_view(), "the published view is outdated"
-
-    def _rebook(self, reservation: Reservation, prompts: Sequence[ExpectedPrompt]) -> None:
-        with self._lock:
-            self._book.rebook(reservation, prompts)
-            self._view = self._current_view()
-
-    def _current_view(self) -> _View:
-        arrivals = self._book.by_class
-        return _View(self._taken.with_arrivals(arrivals), self._taken.queue_depth(arrivals))
+        if self.on_report is not None:
+            self.on_report(self.report(taken_in))
 
     def _first_token_ns(self, load: QueueSnapshot, rank: int, prompt_tokens: int) -> int:
         """The prediction before the correction by the queue's recent speed."""

@@ -176,7 +176,8 @@ class Committer:
         if stop is not None:
             return self._stop(request, stop, (token,), logprobs)
         prompt_logprobs = _take_prompt_logprobs(request) if request.prompt_logprobs else ()
-        return _delta((request.id, (token,), logprobs, prompt_logprobs, None, None, None, None, b""))
+        usage, cached_tokens = request.usage if request.params.stop else None, request.cached_tokens
+        return _delta((request.id, (token,), logprobs, prompt_logprobs, None, None, usage, None, b"", cached_tokens))
 
     def _append_drafted(self, row: ScheduledRow, outcome: RowResult, tally: _Tally) -> TokenDelta:
         """Append the accepted drafts and the token sampled after them, as if they came one at a time.
@@ -204,7 +205,8 @@ class Committer:
         logprobs = () if outcome.logprob is None else (*outcome.draft_logprobs, outcome.logprob)[:taken]
         if stop is not None:
             return self._stop(request, stop, drawn[:taken], logprobs)
-        return TokenDelta(request.id, drawn, logprobs)
+        usage = request.usage if request.params.stop else None
+        return TokenDelta(request.id, drawn, logprobs, usage=usage, cached_tokens=request.cached_tokens)
 
     def _stop(
         self, request: Request, stop: Stop, ids: tuple[int, ...], logprobs: tuple[TokenLogprob, ...]
@@ -233,6 +235,7 @@ class Committer:
             stop_token=stop_token,
             usage=request.usage,
             embedding=embedding,
+            cached_tokens=request.cached_tokens,
         )
 
     def fail_request(self, request: Request, error: str) -> TokenDelta:

@@ -1,6 +1,6 @@
 """The scheduler's interface: requests in, plans out; results in, deltas out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.config import ADAPTER_WAIT_NS, LONGEST_STEP_NS, SchedulerConfig
 from engine.errors import UnservableRequest
@@ -89,6 +89,11 @@ class Scheduler:
     def ranks(self) -> range:
         """The ranks of its classes."""
         return self._requests.ranks
+
+    @property
+    def class_ranks(self) -> Mapping[str, int]:
+        """The rank of each class by its name, in this order."""
+        return self._rank_of
 
     def rank_of(self, service_class: str) -> int:
         """The rank of a class, 0 the highest."""

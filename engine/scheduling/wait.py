@@ -7,10 +7,10 @@ Called at each admission, on the event loop. The scheduler keeps a `LoadSums` pe
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Self
+from typing import Protocol, Self
 
 from engine.config import BLOCK_TOKENS
-from engine.scheduling.cost import NO_WORK, StepCostModel, StepWork, row_work
+from engine.scheduling.cost import NO_WORK, StepWork, row_work
 
 ANSWER_MEMORY = 128
 """Answers in a class's moving average of lengths."""
@@ -20,6 +20,14 @@ MIN_RETRY_MS = 100
 MAX_RETRY_MS = 600_000
 RETRY_SPREAD = 0.1
 """`Retry-After` is spread over this fraction of the wait, so that rejected clients do not retry all at once."""
+
+
+class StepCost(Protocol):
+    """Predicts times of steps."""
+
+    def predict_ns(self, work: StepWork) -> float:
+        """The predicted time of a step with this work, in nanoseconds."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +246,7 @@ class LoadSums:
         self._bound_tokens += sign * max_tokens
 
 
-def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int, cost: StepCostModel) -> int:
+def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int, cost: StepCost) -> int:
     """The predicted time until a request that arrives now has its first token. `service_class`: the class's rank.
 
     Ahead of it are the waiting requests of its class and of higher ones, and the prefill of all running requests. It
@@ -274,10 +282,10 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
         rows=0,
     )
     prefill_ns = cost.predict_ns(prefill) - cost.predict_ns(NO_WORK)
-    return int(queue_ns + own_steps * decode_ns) + prefill_ns
+    return int(queue_ns + own_steps * decode_ns + prefill_ns)
 
 
-def predict_drain_ns(snapshot: QueueSnapshot, service_class: int, cost: StepCostModel) -> int:
+def predict_drain_ns(snapshot: QueueSnapshot, service_class: int, cost: StepCost) -> int:
     """The predicted time until all requests that wait now in this class and in higher ones have their first token.
 
     0 where none waits: running requests are not a queue.

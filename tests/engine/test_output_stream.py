@@ -1,7 +1,6 @@
 """The buffer between the engine and the reader of a call: bounded, in order, and closed by every way out."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,11 +11,6 @@ from engine.runtime.output_stream import FEW_UNREAD_DELTAS, MAX_BATCH_TOKENS, MA
 
 
 @dataclass
-class FakeRequest:
-    id: str
-
-
-@dataclass
 class FakeChoice:
     """Its text is its tokens. A delta with an error fails it."""
 
@@ -24,8 +18,8 @@ class FakeChoice:
     finished: bool = False
 
     @property
-    def request(self) -> FakeRequest:
-        return FakeRequest(f"r{self.index}")
+    def id(self) -> str:
+        return f"r{self.index}"
 
     def read(self, delta: TokenDelta) -> TextDelta:
         if delta.error:
@@ -43,12 +37,12 @@ class FakeControl:
     failure: Exception | None = None
     told: list[tuple[str, list[int]]] = field(default_factory=list)
 
-    async def submit(self, prompts: Sequence[Sequence[FakeChoice]]) -> None:
+    async def submit(self) -> None:
         if self.going is not None:
             await self.going.wait()
         if self.failure is not None:
             raise self.failure
-        self.told += [("submit", [choice.index for choice in choices]) for choices in prompts]
+        self.told.append(("submit", []))
 
     def register(self, choices, receiver) -> None:
         self.told.append(("register", [choice.index for choice in choices]))
@@ -66,12 +60,9 @@ class FakeControl:
         self.told.append(("abort", [choice.index for choice in choices]))
 
 
-def stream_of(
-    prompts: int = 1, choices: int = 1, control: FakeControl | None = None
-) -> tuple[OutputStream, FakeControl]:
+def stream_of(choices: int = 1, control: FakeControl | None = None) -> tuple[OutputStream, FakeControl]:
     control = control or FakeControl()
-    each = [[FakeChoice(prompt * choices + i) for i in range(choices)] for prompt in range(prompts)]
-    return OutputStream(each, control), control  # type: ignore[arg-type]
+    return OutputStream([FakeChoice(index) for index in range(choices)], control), control  # type: ignore[arg-type]
 
 
 def delta(choice: int = 0, *tokens: int, ends: bool = False, error: str | None = None) -> TokenDelta:
@@ -85,7 +76,7 @@ async def submitted() -> None:
 
 
 async def test_choices_of_all_prompts_are_read_as_one_in_the_order_in_which_they_come() -> None:
-    stream, control = stream_of(prompts=2, choices=2)
+    stream, control = stream_of(choices=4)
     async with stream:
         await submitted()
         for choice in (2, 0, 3, 1):
@@ -97,8 +88,8 @@ async def test_choices_of_all_prompts_are_read_as_one_in_the_order_in_which_they
             (1, "1"),
         ]
         assert await stream.next_batch() == []
-    assert control.told[:3] == [("register", [0, 1, 2, 3]), ("submit", [0, 1]), ("submit", [2, 3])]
-    assert control.told[3:] == [("forget", [0, 1, 2, 3]), ("abort", [])]
+    assert control.told[:2] == [("register", [0, 1, 2, 3]), ("submit", [])]
+    assert control.told[2:] == [("forget", [0, 1, 2, 3]), ("abort", [])]
 
 
 async def test_consecutive_deltas_of_a_choice_are_joined_and_a_batch_is_bounded() -> None:
@@ -135,7 +126,7 @@ async def test_what_is_not_read_is_bounded_by_a_pause() -> None:
 
 
 async def test_a_failure_comes_after_the_deltas_before_it_and_ends_the_others() -> None:
-    stream, control = stream_of(prompts=2)
+    stream, control = stream_of(choices=2)
     async with stream:
         await submitted()
         stream.push(delta(0, 1))

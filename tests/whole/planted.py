@@ -63,6 +63,10 @@ TABLE = {
     "engine.runtime.delta_dispatcher:DeltaDispatcher": [
         Plant("a sink outlives its request", "deliver", drop_deletion("sinks")),
     ],
+    "engine.runtime.expected_queue:ExpectedQueue": [
+        Plant("a received submission stays reserved", "update", drop("drop")),
+        Plant("a submission does not take its reservation", "expect", drop("take"), seed=None),
+    ],
     "engine.runtime.output_stream:OutputStream": [
         Plant("a push does not wake the reader", "push", drop("wake")),
         Plant("a paused request is not resumed", "_pop", drop("resume"), seed=10),
@@ -76,10 +80,6 @@ TABLE = {
     ],
     "engine.runtime.streams:OutputDispatcher": [
         Plant("a stream stays registered", "forget", drop("pop")),
-    ],
-    "engine.runtime.wait_prediction:WaitPredictor": [
-        Plant("a received submission stays reserved", "refresh", drop("drop")),
-        Plant("a submission does not take its reservation", "on_submit", drop("take"), seed=None),
     ],
     "engine.scheduling.adapter_queue:AdapterQueue": [
         Plant("a client that leaves while its adapter loads stays parked", "give_back", drop("_unpark"), seed=6),
