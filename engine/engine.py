@@ -125,6 +125,11 @@ class Engine:
         """The state of the engine thread, for metrics."""
         return self._core.health
 
+    @property
+    def core(self) -> EngineCore:
+        """What computes, for those that make requests of their own (`engine.workers`)."""
+        return self._core
+
     def stats(self) -> Mapping[str, SchedulerStats]:
         """The current state and the counters of each model's scheduler."""
         return {name: self._core.stats(name) for name in self.models}

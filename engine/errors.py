@@ -17,6 +17,10 @@ class EngineError(RuntimeError):
     """A request failed inside the engine, or the engine stopped."""
 
 
+class EngineUnavailable(EngineError):
+    """The engine cannot take requests at the moment. A later retry may succeed."""
+
+
 class GrammarGaveUp(EngineError):
     """The answer's grammar cannot be followed to its end: it exceeds the parser's limits, or allows no token. A retry
     fails again. `param`: the field that holds the grammar."""

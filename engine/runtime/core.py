@@ -22,7 +22,7 @@ from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.reservation import Reservation
 from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.thread import EngineThread
-from engine.runtime.wait_prediction import WaitPredictor
+from engine.runtime.wait_prediction import LoadReport, WaitPredictor
 from engine.runtime.watchdog import StepHung, Watchdog
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
@@ -229,6 +229,15 @@ class EngineCore:
     def queue_depth(self, model: str) -> int:
         """Requests of all classes that wait, or are reserved and will have to. O(1)."""
         return self._runtimes[model].wait_predictor.queue_depth
+
+    def load_of(self, model: str) -> tuple[Mapping[str, int], LoadReport]:
+        """The ranks of a model's classes by their names, and its load."""
+        runtime = self._runtimes[model]
+        return runtime.scheduler.class_ranks, runtime.wait_predictor.report()
+
+    def report_load(self, model: str, on_report: Callable[[LoadReport], None]) -> None:
+        """Have `on_report` called with each change of a model's load, on the engine thread. It must not block."""
+        self._runtimes[model].wait_predictor.on_report = on_report
 
     def _post(self, message: _Message, reservation: Reservation | None = None) -> None:
         with self._wake:

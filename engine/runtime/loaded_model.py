@@ -37,7 +37,7 @@ class ServedModel:
     created: int
     version: str
     grammars: "GrammarCompiler | None" = None
-    """None: structured output is not supported with this model."""
+    """Compiles in this process; None: structured output is not supported, or another process compiles."""
     prefix_cache: bool = True
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
     """The parameters of a request that does not state them."""
@@ -45,6 +45,13 @@ class ServedModel:
     """The model's files and memory."""
     adapter_slots: int = 0
     """Adapters that can be resident at once; 0: the model takes none."""
+    is_remote: bool = False
+    """Another process computes it, and compiles its grammars."""
+
+    @property
+    def takes_grammars(self) -> bool:
+        """Whether structured output is supported."""
+        return self.grammars is not None or self.is_remote
 
 
 @dataclass(frozen=True, slots=True)

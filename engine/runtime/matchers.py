@@ -50,7 +50,7 @@ def _after_reasoning(
     dialect = served.text.dialect
     if not request.params.conversational or dialect.reasoning is None:
         return matcher
-    begun = dialect.reasons_already(served.text.tokenizer, request.tokens)
+    begun = dialect.reasons_already(served.text.tokenizer, request.tokens[: request.prompt_tokens])
     if dialect.reasoning_ids is None:
         if begun:
             raise InvalidParameter(

@@ -153,7 +153,7 @@ def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingPara
             raise InvalidParameter(
                 name, f"{name} contains out-of-vocabulary token ids; vocabulary size: {served.vocab_size}"
             )
-    if params.grammar is not None and served.grammars is None:
+    if params.grammar is not None and not served.takes_grammars:
         raise InvalidParameter(params.grammar.param, f"{params.grammar.param} is not supported with {served.name}")
     if params.allowed_token_ids is not None:
         _check_allowed(served, params, params.allowed_token_ids)
@@ -167,7 +167,7 @@ def _max_tokens(served: ServedModel, prompt: Sequence[int], params: SamplingPara
 
 
 def _check_allowed(served: ServedModel, params: SamplingParams, allowed: frozenset[int]) -> None:
-    if served.grammars is None:
+    if not served.takes_grammars:
         raise InvalidParameter("allowed_token_ids", f"allowed_token_ids is not supported with {served.name}")
     if params.min_tokens and allowed <= {*params.stop_token_ids, *served.eos_token_ids}:
         raise InvalidParameter("min_tokens", "min_tokens must be 0 if allowed_token_ids has end and stop tokens only")

@@ -149,7 +149,7 @@ class Scheduler:
         """
         assert request.phase is Phase.WAITING, f"{request.id} is not new"
         assert request.id not in self._requests, f"{request.id} is already here"
-        assert len(request.tokens) == request.prompt_tokens, f"{request.id} starts with tokens of an answer"
+        assert request.fork_of is None or request.output_tokens == 0, f"{request.id} forks with tokens of an answer"
         assert request.fork_of is None or order_key(request.fork_of) < order_key(request)
         rank = self._rank_of.get(request.service_class.name)
         if rank is None:

@@ -1,0 +1,14 @@
+"""Engines in processes of their own: the messages on the connection, the worker's side, and the client's.
+
+    client (the gateway's process)                         worker (a process of its own)
+
+    WorkerEngine   checks calls, text, expected queue      server     requests, grammars, hashes
+       |                                                      |
+    WorkerRequests what each worker owes; replays          engine.runtime.core.EngineCore, as in one process
+       |                                                      |
+    Supervisor     starts, reads, watches, restarts  <---> frames over a Unix socket
+
+The text of an answer, its stop strings and its output buffer stay on the client's side. A request whose worker ends is
+therefore submitted again with the tokens that it has so far, and its stream does not notice: noise is a hash of seed,
+position and token id, so the answer has the same tokens.
+"""

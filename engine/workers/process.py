@@ -1,0 +1,92 @@
+"""A worker as a child process: `python -m engine.workers.process FD`.
+
+FD is its end of a socket pair, of which the first frame is a `Start`. It ends with the connection, however that ends.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+
+from engine.engine import Engine
+from engine.runtime.loaded_model import ServedModel
+from engine.workers.frames import FrameReader, FrameWriter, read_first
+from engine.workers.messages import Failed, Loading, Log, ModelFacts, Ready, Start, decode_to_worker, encode
+from engine.workers.server import WorkerServer
+
+_EXIT_SECONDS = 5.0
+"""Time to free the device after the client has gone, before the process ends regardless."""
+
+
+class _LogSender(logging.Handler):
+    """Sends records to the client, which logs them with its own."""
+
+    def __init__(self, writer: FrameWriter) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.exc_info:
+            message = f"{message}\n{logging.Formatter().formatException(record.exc_info)}"
+        self._writer.send(encode(Log(record.name, record.levelno, message)))
+
+
+def main() -> None:
+    """The process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole process group by a terminal
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    writer = FrameWriter(connection)
+    reader = FrameReader()
+    start, *rest = map(decode_to_worker, read_first(connection, reader))
+    assert isinstance(start, Start), f"the first message is {start}"
+    assert not rest, "a message precedes the answer to the first"
+    logging.basicConfig(level=start.log_level, handlers=[_LogSender(writer)])
+    try:
+        engine = Engine.load(start.models, start.config, lambda name, done, total: _report(writer, name, done, total))
+    except Exception as error:
+        writer.send(encode(Failed(type(error).__name__, str(error))))
+        logging.debug("the models cannot be loaded", exc_info=True)
+        raise SystemExit(1) from None
+    engine.start()
+    facts = [_facts(engine, served) for served in engine.models.values()]
+    writer.send(encode(Ready(facts, dict(engine.hardware))))
+    asyncio.run(WorkerServer(engine.core, engine.models, writer).serve(connection))
+    # What hangs in a device's driver is not waited for.
+    end = threading.Timer(_EXIT_SECONDS, os._exit, [1])
+    end.daemon = True
+    end.start()
+    engine.close()
+    os._exit(0)
+
+
+def _report(writer: FrameWriter, name: str, done: int, total: int) -> None:
+    if not writer.send(encode(Loading(name, done, total))):
+        os._exit(1)  # the client has gone
+
+
+def _facts(engine: Engine, served: ServedModel) -> ModelFacts:
+    ranks, load = engine.core.load_of(served.name)
+    return ModelFacts(
+        name=served.name,
+        max_model_len=served.max_model_len,
+        windows=dict(served.windows),
+        vocab_size=served.vocab_size,
+        eos_token_ids=served.eos_token_ids,
+        created=served.created,
+        version=served.version,
+        takes_grammars=served.takes_grammars,
+        prefix_cache=served.prefix_cache,
+        sampling_defaults=served.sampling_defaults,
+        details=served.details,
+        adapter_slots=served.adapter_slots,
+        ranks=dict(ranks),
+        load=load,
+    )
+
+
+if __name__ == "__main__":
+    main()

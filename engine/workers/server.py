@@ -1,0 +1,187 @@
+"""The worker's side of a connection: an engine that is driven by messages."""
+
+import asyncio
+import itertools
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from engine.errors import EngineError
+from engine.memory.request_hashes import hash_prompts
+from engine.request import FinishReason, Request, TokenDelta, Usage
+from engine.runtime.core import EngineCore
+from engine.runtime.loaded_model import ServedModel
+from engine.runtime.matchers import assign_matchers
+from engine.runtime.submission import requests_of
+from engine.workers.frames import ConnectionEnded, FrameReader, FrameWriter, receive
+from engine.workers.messages import (
+    Abort,
+    Aborted,
+    Accepted,
+    Close,
+    Deltas,
+    Failed,
+    FromWorker,
+    Load,
+    Pause,
+    Resume,
+    Stats,
+    Submit,
+    ToWorker,
+    decode_to_worker,
+    encode,
+    refusal,
+)
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 0.1
+"""Time between two `Stats`."""
+
+
+class WorkerServer:
+    """Serves one client with a loaded engine. Its methods run on one event loop unless stated otherwise."""
+
+    def __init__(self, core: EngineCore, models: Mapping[str, ServedModel], writer: FrameWriter) -> None:
+        self._core = core
+        self._models = models
+        self._writer = writer
+        self._arrivals = itertools.count()
+        self._requests: dict[str, Request] = {}
+        """Requests that have not ended, by id. The engine thread removes those that end."""
+        self._preparing: dict[str, asyncio.Task[None]] = {}
+        """By request id: the call that is not submitted to the engine yet."""
+
+    async def serve(self, connection: socket.socket) -> None:
+        """Handle messages until the client closes the connection or the engine ends."""
+        self._report_loads()
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        reader = threading.Thread(
+            target=_read, args=(connection, self._post_to(loop), ended, loop), name="turnpike-client", daemon=True
+        )
+        reader.start()
+        while not ended.is_set() and self._core.alive:
+            self._send(self._stats())
+            try:
+                await asyncio.wait_for(ended.wait(), HEARTBEAT_SECONDS)
+            except TimeoutError:
+                continue
+        if not self._core.alive:
+            self._send(Failed(EngineError.__name__, "the engine thread has ended"))
+
+    def _post_to(self, loop: asyncio.AbstractEventLoop) -> Callable[[ToWorker], None]:
+        return lambda message: _call_soon(loop, lambda: self.handle(message))
+
+    def handle(self, message: ToWorker) -> None:
+        """Carry out a message. An engine that has ended carries out none, and the client learns of its end."""
+        with suppress(EngineError):
+            match message:
+                case Submit():
+                    self._submit(message)
+                case Pause():
+                    self._core.pause(message.model, message.request_ids)
+                case Resume():
+                    self._core.resume(message.model, message.request_ids)
+                case Abort():
+                    self._abort(message)
+                case Close():
+                    raise AssertionError("the reader handles it")
+
+    def _submit(self, message: Submit) -> None:
+        served = self._models[message.model]
+        calls = [requests_of(served, submission, self._arrivals) for submission in message.submissions]
+        ids = [request.id for requests in calls for request in requests]
+        self._requests |= {request.id: request for requests in calls for request in requests}
+        task = asyncio.create_task(self._prepare(message.call, served, calls))
+        self._preparing |= dict.fromkeys(ids, task)
+
+        def on_done(_: asyncio.Task[None]) -> None:
+            for request_id in ids:
+                self._preparing.pop(request_id, None)
+
+        task.add_done_callback(on_done)
+
+    async def _prepare(self, call: int, served: ServedModel, calls: Sequence[Sequence[Request]]) -> None:
+        """Compile the grammars of a call and hash its blocks, then submit it."""
+        try:
+            for position, requests in enumerate(calls):
+                if position:
+                    await asyncio.sleep(0)
+                if (grammar := requests[0].params.grammar) is not None:
+                    await assign_matchers(served, grammar, requests)
+                if served.prefix_cache:
+                    await hash_prompts(requests)
+            for requests in calls:  # together, so that they share a step
+                self._core.submit(served.name, requests, self._deliver)
+            self._send(Accepted(call))
+        except Exception as error:
+            for requests in calls:
+                for request in requests:
+                    self._requests.pop(request.id, None)
+            self._send(refusal(call, error))
+
+    def _abort(self, message: Abort) -> None:
+        for request_id in message.request_ids:
+            if (task := self._preparing.pop(request_id, None)) is not None:
+                task.cancel()
+        self._core.abort(message.model, message.request_ids, lambda: self._aborted(message))
+
+    def _aborted(self, message: Abort) -> None:
+        """The engine has released the requests. Called on the engine thread."""
+        requests = [self._requests.pop(request_id, None) for request_id in message.request_ids]
+        usages: dict[str, Usage] = {request.id: request.usage for request in requests if request is not None}
+        self._send(Aborted(message.call, usages))
+
+    def _deliver(self, deltas: list[TokenDelta]) -> None:
+        """Send the deltas of a step. Called on the engine thread, or on the watchdog's if that hangs.
+
+        The ends that an ended engine gives to its requests are not sent: the client computes them elsewhere.
+        """
+        if not self._core.alive:
+            ends = (FinishReason.ERROR, FinishReason.ABORT)
+            deltas = [delta for delta in deltas if delta.finish_reason not in ends]
+        for delta in deltas:
+            if delta.finish_reason is not None:
+                self._requests.pop(delta.request_id, None)
+        if deltas:
+            self._send(Deltas(deltas))
+
+    def _report_loads(self) -> None:
+        for name in self._models:
+            self._core.report_load(name, lambda report, name=name: self._send(Load(name, report)))  # type: ignore[misc]
+
+    def _stats(self) -> Stats:
+        health = self._core.health
+        return Stats(replace(health, alive=True), {name: self._core.stats(name) for name in self._models})
+
+    def _send(self, message: FromWorker) -> None:
+        self._writer.send(encode(message))
+
+
+def _read(
+    connection: socket.socket,
+    post: Callable[[ToWorker], None],
+    ended: asyncio.Event,
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """Read messages until the connection ends. Runs on a thread."""
+    reader = FrameReader()
+    try:
+        while True:
+            for payload in receive(connection, reader):
+                message = decode_to_worker(payload)
+                if isinstance(message, Close):
+                    return
+                post(message)
+    except ConnectionEnded as reason:
+        logger.info("the client has gone: %s", reason)
+    finally:
+        _call_soon(loop, ended.set)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(action)

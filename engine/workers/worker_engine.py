@@ -1,0 +1,245 @@
+"""An engine whose models are computed by a process of their own, with the interface of `Engine`."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+from weakref import WeakKeyDictionary
+
+from engine.adapters.source import AdapterSource
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.config import EngineConfig
+from engine.errors import EngineError
+from engine.memory.kv_memory import InsufficientMemory
+from engine.models.config import UnsupportedCheckpoint
+from engine.request import STANDARD, PromptInput, ServiceClass
+from engine.runtime.core import EngineHealth
+from engine.runtime.expected_queue import PredictedWait
+from engine.runtime.loaded_model import ServedModel
+from engine.runtime.model_loading import LoadProgress
+from engine.runtime.output_stream import OutputStream
+from engine.runtime.reservation import Reservation
+from engine.runtime.streams import AbortListener, OutputDispatcher
+from engine.runtime.submission import Submitter, choices_of
+from engine.scheduling.stats import SchedulerStats
+from engine.text.processor import TextProcessor
+from engine.workers.messages import (
+    Aborted,
+    Accepted,
+    Deltas,
+    FromWorker,
+    Load,
+    ModelFacts,
+    Ready,
+    Refused,
+    Start,
+    Stats,
+)
+from engine.workers.remote_queue import RemoteQueue
+from engine.workers.supervisor import LoadFailed, Supervisor
+from engine.workers.worker_handle import WorkerHandle
+from engine.workers.worker_requests import WorkerRequests
+from kernels.dispatch import DeviceUnavailable
+
+logger = logging.getLogger(__name__)
+
+_LOAD_ERRORS = {each.__name__: each for each in (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable)}
+_IDLE = EngineHealth(alive=False, stuck_steps_total=0, step_age_seconds=0.0)
+
+
+class WorkerEngine:
+    """Loaded models in a child process. Where that ends, it is started again, and the requests that it had are
+    submitted to the next one with the tokens that they have."""
+
+    def __init__(
+        self, models: Mapping[str, Path | str], config: EngineConfig, progress: LoadProgress | None = None
+    ) -> None:
+        """Starts the process, and waits until its models are loaded: see `Engine.load`, also for the errors."""
+        self._paths = {name: Path(path) for name, path in models.items()}
+        self._config = config
+        self._progress = progress
+        self._submitter = Submitter(config.salt_key)
+        self._dispatchers: WeakKeyDictionary[asyncio.AbstractEventLoop, OutputDispatcher] = WeakKeyDictionary()
+        self._queues: dict[str, RemoteQueue] = {}
+        self._facts: dict[str, ModelFacts] = {}
+        self._stats: Mapping[str, SchedulerStats] = {}
+        self._health = _IDLE
+        self._cancelled: Exception | None = None
+        self.hardware: Mapping[str, str | int | float] = {}
+        """Results and choices of the start-up probe."""
+        level = logging.getLogger("engine").getEffectiveLevel()
+        self.supervisor = Supervisor(Start(self._paths, config, level), self)
+        self.requests = WorkerRequests(self.supervisor.send, self._queues)
+        try:
+            self.supervisor.start()
+        except LoadFailed as error:
+            if self._cancelled is not None:
+                raise self._cancelled from None
+            raise _LOAD_ERRORS.get(error.kind, EngineError)(str(error)) from error
+        texts = self._texts()
+        self.models: Mapping[str, ServedModel] = MappingProxyType(
+            {name: _served(self._facts[name], texts[name]) for name in models}
+        )
+
+    @classmethod
+    def load(
+        cls, models: Mapping[str, Path | str], config: EngineConfig | None = None, progress: LoadProgress | None = None
+    ) -> Self:
+        """As `Engine.load`."""
+        return cls(models, config or EngineConfig(), progress)
+
+    def start(self) -> None:
+        """No effect: the process runs. Idempotent."""
+
+    def close(self) -> None:
+        """Abort running requests and end the process. Idempotent."""
+        self.requests.close("the engine stopped while the request was running")
+        self.supervisor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a process is running and computes."""
+        return self._health.alive
+
+    @property
+    def health(self) -> EngineHealth:
+        """The state of the process's engine thread, for metrics."""
+        return self._health
+
+    def stats(self) -> Mapping[str, SchedulerStats]:
+        """The state and counters of each model's scheduler, at most a heartbeat old. Counters restart with the
+        process."""
+        return self._stats
+
+    def predicted_wait(self, model: str, service_class: ServiceClass, prompt_tokens: int) -> PredictedWait:
+        """As `Engine.predicted_wait`."""
+        return self._queues[model].predicted_wait(service_class.name, prompt_tokens)
+
+    def queue_depth(self, model: str) -> int:
+        """As `Engine.queue_depth`."""
+        return self._queues[model].queue_depth
+
+    def reserve(self, model: str, service_class: ServiceClass) -> Reservation:
+        """As `Engine.reserve`."""
+        return self._queues[model].reserve(service_class.name)
+
+    def adapter_slots(self, model: str) -> int:
+        """As `Engine.adapter_slots`."""
+        return self.models[model].adapter_slots
+
+    def reservations(self) -> Mapping[str, int]:
+        """As `Engine.reservations`."""
+        return {name: queue.reservations for name, queue in self._queues.items()}
+
+    def submit(
+        self,
+        model: str,
+        prompts: Sequence[PromptInput],
+        *,
+        tenant: str = "",
+        service_class: ServiceClass = STANDARD,
+        on_abort: AbortListener | None = None,
+        reservation: Reservation | None = None,
+        adapter: AdapterSource | None = None,
+    ) -> OutputStream:
+        """As `Engine.submit`. A request outlives one end of the process.
+
+        Raises, when the stream is read, in addition:
+            EngineUnavailable: the process is being started again.
+        """
+        served = self.models[model]
+        submissions = self._submitter.submissions(served, prompts, tenant, service_class, adapter)
+        handle = WorkerHandle(self.requests, model, submissions, self._dispatcher, reservation)
+        return OutputStream(choices_of(served, prompts, submissions), handle, on_abort)
+
+    def on_loading(self, model: str, done: int, total: int) -> None:
+        """See `WorkerEvents`."""
+        if self._progress is not None:
+            try:
+                self._progress(model, done, total)
+            except Exception as error:
+                self._cancelled = error
+                raise LoadFailed(type(error).__name__, "the start was cancelled") from error
+
+    def on_ready(self, ready: Ready) -> None:
+        """See `WorkerEvents`."""
+        self._progress = None
+        for facts in ready.models:
+            known = self._facts.setdefault(facts.name, facts)
+            if known.version != facts.version:
+                raise EngineError(f"the files of {facts.name} have changed: restart the gateway")
+            if facts.name in self._queues:
+                self._queues[facts.name].on_report(facts.load)
+            else:
+                self._queues[facts.name] = RemoteQueue(facts.ranks, facts.load)
+        self.hardware = ready.hardware
+        self._health = EngineHealth(alive=True, stuck_steps_total=0, step_age_seconds=0.0)
+        self.requests.connect()
+
+    def on_message(self, message: FromWorker) -> None:
+        """See `WorkerEvents`."""
+        match message:
+            case Deltas() | Accepted() | Refused() | Aborted():
+                self.requests.receive(message)
+            case Load():
+                self._queues[message.model].on_report(message.report)
+            case Stats():
+                self._stats, self._health = message.models, message.health
+
+    def on_ended(self) -> None:
+        """See `WorkerEvents`."""
+        self._health = _IDLE
+        self.requests.disconnect()
+        if kept := len(self.requests):
+            logger.warning("%d requests wait for the next engine process", kept)
+
+    def on_start_failed(self) -> None:
+        """See `WorkerEvents`."""
+        self.requests.fail_all("the engine process has ended and could not be started again")
+
+    def on_given_up(self, reason: str) -> None:
+        """See `WorkerEvents`."""
+        self._health = _IDLE
+        self.requests.close(reason)
+
+    def _dispatcher(self) -> OutputDispatcher:
+        loop = asyncio.get_running_loop()
+        dispatcher = self._dispatchers.get(loop)
+        if dispatcher is None:
+            dispatcher = self._dispatchers[loop] = OutputDispatcher(loop)
+        return dispatcher
+
+    def _texts(self) -> dict[str, TextProcessor]:
+        """The text processor of each model. A model and its draft model share the memory of equal tokenizers."""
+        texts: dict[str, TextProcessor] = {}
+        for name in sorted(self._paths, key=lambda name: name in self._config.drafts):
+            text = open_checkpoint(self._paths[name], self._config.weight_cache).text_processor()
+            draft = self._config.drafts.get(name)
+            texts[name] = text if draft is None else text.sharing(texts[draft])
+        return texts
+
+
+def _served(facts: ModelFacts, text: TextProcessor) -> ServedModel:
+    return ServedModel(
+        name=facts.name,
+        text=text,
+        max_model_len=facts.max_model_len,
+        windows=facts.windows,
+        vocab_size=facts.vocab_size,
+        eos_token_ids=facts.eos_token_ids,
+        created=facts.created,
+        version=facts.version,
+        prefix_cache=facts.prefix_cache,
+        sampling_defaults=facts.sampling_defaults,
+        details=facts.details,
+        adapter_slots=facts.adapter_slots,
+        is_remote=facts.takes_grammars,
+    )
