@@ -127,7 +127,7 @@ class Engine:
 
     @property
     def core(self) -> EngineCore:
-        """What computes, for those that make requests of their own (`engine.workers`)."""
+        """The thread and its models, for callers that make requests of their own (`engine.workers`)."""
         return self._core
 
     def stats(self) -> Mapping[str, SchedulerStats]:

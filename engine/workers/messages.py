@@ -107,6 +107,7 @@ class Ready(_Message, frozen=True):
 
     models: list[ModelFacts]
     hardware: dict[str, str | int | float]
+    stats: dict[str, SchedulerStats]
 
 
 class Accepted(_Message, frozen=True):
@@ -167,6 +168,9 @@ def _encode_other(value: Any) -> Any:
         return dict(value)
     if isinstance(value, Path):
         return str(value)
+    for kind in (int, float, str):  # of a subclass, as settings have them
+        if isinstance(value, kind):
+            return kind(value)
     raise NotImplementedError(f"{type(value).__name__} cannot be sent")
 
 

@@ -4,6 +4,7 @@ FD is its end of a socket pair, of which the first frame is a `Start`. It ends w
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -17,6 +18,8 @@ from engine.workers.frames import FrameReader, FrameWriter, read_first
 from engine.workers.messages import Failed, Loading, Log, ModelFacts, Ready, Start, decode_to_worker, encode
 from engine.workers.server import WorkerServer
 
+_GC_ALLOCATIONS = 20_000
+"""Net allocations between collections of the young generation."""
 _EXIT_SECONDS = 5.0
 """Time to free the device after the client has gone, before the process ends regardless."""
 
@@ -37,7 +40,9 @@ class _LogSender(logging.Handler):
 
 def main() -> None:
     """The process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # sent to the whole process group by a terminal
+    # Sent to all processes of a terminal or of a service: the client ends this one after its requests.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     connection = socket.socket(fileno=int(sys.argv[1]))
     writer = FrameWriter(connection)
     reader = FrameReader()
@@ -53,7 +58,11 @@ def main() -> None:
         raise SystemExit(1) from None
     engine.start()
     facts = [_facts(engine, served) for served in engine.models.values()]
-    writer.send(encode(Ready(facts, dict(engine.hardware))))
+    # The objects so far stay alive. A full collection over them would hold a step for tens of milliseconds.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_ALLOCATIONS, *gc.get_threshold()[1:])
+    writer.send(encode(Ready(facts, dict(engine.hardware), dict(engine.stats()))))
     asyncio.run(WorkerServer(engine.core, engine.models, writer).serve(connection))
     # What hangs in a device's driver is not waited for.
     end = threading.Timer(_EXIT_SECONDS, os._exit, [1])

@@ -226,7 +226,7 @@ class Supervisor:
 
 
 def backoff_seconds(failures: int) -> float:
-    """The wait before the next start, after so many workers in a row that ended early."""
+    """The wait before the next start. `failures`: workers in a row that have ended early."""
     if failures == 0:
         return 0.0
     return float(min(MIN_BACKOFF_SECONDS * 2 ** (failures - 1), MAX_BACKOFF_SECONDS))

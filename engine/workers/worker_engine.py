@@ -180,7 +180,7 @@ class WorkerEngine:
                 self._queues[facts.name].on_report(facts.load)
             else:
                 self._queues[facts.name] = RemoteQueue(facts.ranks, facts.load)
-        self.hardware = ready.hardware
+        self.hardware, self._stats = ready.hardware, ready.stats
         self._health = EngineHealth(alive=True, stuck_steps_total=0, step_age_seconds=0.0)
         self.requests.connect()
 

@@ -13,7 +13,7 @@ from engine.workers.messages import Abort, Aborted, Accepted, Deltas, Pause, Ref
 from engine.workers.remote_queue import RemoteQueue
 
 MAX_REPLAYS = 1
-"""Workers that a request may outlive. One that ends each worker that computes it must not go on to the next."""
+"""Workers that a request may outlive. One that ends each worker that computes it must not reach all of them."""
 
 OnAnswer = Callable[[Exception | None], None]
 """Called with why a call was refused, or None: it is in the engine's inbox."""
@@ -48,7 +48,7 @@ class _Outstanding:
 
     @property
     def usage(self) -> Usage:
-        """What its client has received of it; the worker that has computed more has ended."""
+        """Of the tokens that its client has received; the worker that has computed more has ended."""
         prompt_tokens = self.submission.prompt_tokens
         prefilled_tokens = prompt_tokens if self.output else 0
         return Usage(prompt_tokens, len(self.output), self.cached_tokens, prefilled_tokens=prefilled_tokens)

@@ -206,6 +206,8 @@ class Settings(BaseSettings):
     threads: int | None = Field(default=None, ge=1)
     step_timeout_s: int = Field(default=60, ge=1, le=3600)
     """Timeout of an engine step: its requests fail, and readiness is off."""
+    engine_process: bool | None = None
+    """Run the engine in a process of its own, which is started again where it ends. None: on a GPU."""
     speculation: Literal["auto", "off", "ngram", "draft"] = "auto"
     """Speculative decoding; it does not change the text. ngram: drafts from the request's own text. draft: drafts from
     the small model, and an error without one. auto: both where possible. The depth adapts to the measured gain."""

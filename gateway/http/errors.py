@@ -8,6 +8,7 @@ from starlette.exceptions import HTTPException
 from engine.errors import (
     AdapterUnavailable,
     EngineError,
+    EngineUnavailable,
     GrammarGaveUp,
     InvalidParameter,
     TooManyGrammars,
@@ -118,6 +119,14 @@ def as_api_error(error: Exception) -> APIError | None:
                 type=SERVER_ERROR,
                 param="model",
                 code="adapter_unavailable",
+                headers={"retry-after": "5"},
+            )
+        case EngineUnavailable():
+            return APIError(
+                503,
+                "The engine is being started again. Please retry in a few seconds.",
+                type=SERVER_ERROR,
+                code="engine_unavailable",
                 headers={"retry-after": "5"},
             )
         case EngineError():

@@ -19,6 +19,7 @@ from engine.engine import Engine
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from engine.sampling_defaults import SamplingDefaults
+from engine.workers.worker_engine import WorkerEngine
 from gateway.analytics.absent import ABSENT
 from gateway.analytics.opening import is_embedded, preload
 from gateway.config.engine_classes import engine_classes_of
@@ -34,7 +35,7 @@ from gateway.process.progress import Report, progress
 from gateway.process.termination import Termination
 from gateway.routing.names import ModelNames
 from gateway.telemetry.logs import configure_logging
-from kernels.dispatch import DeviceUnavailable, gpu_memory_bytes
+from kernels.dispatch import DeviceUnavailable, gpu_memory_bytes, takes_gpu
 
 GC_ALLOCATIONS = 20_000
 """Net allocations between collections of the young generation."""
@@ -153,7 +154,12 @@ def scheduler_config_of(settings: Settings) -> SchedulerConfig:
     )
 
 
-def load_engine(settings: Settings, report: Report) -> Engine:
+def _engine_class(settings: Settings) -> type[Engine] | type[WorkerEngine]:
+    own = settings.engine_process
+    return WorkerEngine if (takes_gpu(settings.device) if own is None else own) else Engine
+
+
+def load_engine(settings: Settings, report: Report) -> Engine | WorkerEngine:
     """The engine with the settings' models, or with the default models.
 
     Raises:
@@ -194,6 +200,8 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         adapter_wait_seconds=settings.adapters.wait_s,
     )
     try:
-        return Engine.load(models, config, progress=lambda name, done, total: report(f"loading {name}", done, total))
+        return _engine_class(settings).load(
+            models, config, progress=lambda name, done, total: report(f"loading {name}", done, total)
+        )
     except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable) as error:
         raise OperatorError(str(error)) from error

@@ -62,7 +62,7 @@ def kill(engine: WorkerEngine) -> None:
 
 
 def essence(deltas: dict[int, list[TextDelta]]) -> dict[int, object]:
-    """What a client sees and pays for."""
+    """The text, tokens, ends and billed numbers of each choice."""
     seen = {}
     for index, each in sorted(deltas.items()):
         last = each[-1]
