@@ -54,6 +54,8 @@ class WorkerServer:
         """Requests that have not ended, by id. The engine thread removes those that end."""
         self._preparing: dict[str, asyncio.Task[None]] = {}
         """By request id: the call that is not submitted to the engine yet."""
+        self._paused: set[str] = set()
+        """Requests of these calls that are to be paused as soon as they are submitted."""
 
     async def serve(self, connection: socket.socket) -> None:
         """Handle messages until the client closes the connection or the engine ends."""
@@ -82,8 +84,10 @@ class WorkerServer:
                 case Submit():
                     self._submit(message)
                 case Pause():
+                    self._paused.update(self._preparing.keys() & set(message.request_ids))
                     self._core.pause(message.model, message.request_ids)
                 case Resume():
+                    self._paused.difference_update(message.request_ids)
                     self._core.resume(message.model, message.request_ids)
                 case Abort():
                     self._abort(message)
@@ -101,6 +105,7 @@ class WorkerServer:
         def on_done(_: asyncio.Task[None]) -> None:
             for request_id in ids:
                 self._preparing.pop(request_id, None)
+            self._paused.difference_update(ids)
 
         task.add_done_callback(on_done)
 
@@ -116,6 +121,8 @@ class WorkerServer:
                     await hash_prompts(requests)
             for requests in calls:  # together, so that they share a step
                 self._core.submit(served.name, requests, self._deliver)
+            if paused := [request.id for requests in calls for request in requests if request.id in self._paused]:
+                self._core.pause(served.name, paused)
             self._send(Accepted(call))
         except Exception as error:
             for requests in calls:

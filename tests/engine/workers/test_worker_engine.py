@@ -3,18 +3,26 @@
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.adapters.folder import digest_of
+from engine.adapters.source import AdapterSource
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import EngineError, EngineUnavailable, InvalidParameter, UnservableRequest
 from engine.grammar.spec import GrammarSpec
 from engine.models.config import UnsupportedCheckpoint
-from engine.request import STANDARD, FinishReason, PromptInput, SamplingParams, TextDelta, Usage
+from engine.request import STANDARD, PromptInput, SamplingParams, TextDelta, Usage
+from engine.runtime.output_stream import OutputStream
 from engine.workers.worker_engine import WorkerEngine
+from tests.support.peft_adapters import make_adapter
 
 CONFIG = EngineConfig(dtype="float32", kv_cache_bytes=4 << 20, threads=1, salt_key=b"salt")
 PROMPT = [1, 5, 9, 20, 33, 7, 7, 4]
@@ -36,6 +44,7 @@ def there(folder: Path) -> Iterator[WorkerEngine]:
     with WorkerEngine.load({"m": folder}, CONFIG) as engine:
         yield engine
         engine.requests.check()
+        assert not len(engine.requests)
 
 
 async def read(
@@ -102,3 +111,184 @@ async def test_an_answer_is_the_same_where_its_process_is_killed(here: Engine, t
     whole = await read(there, prompt, kill_after=5)
     assert essence(whole) == essence(await read(here, prompt))
     assert there.requests.replays_total >= 1
+
+
+async def test_an_answer_goes_on_after_a_kill_while_its_reader_is_away(here: Engine, there: WorkerEngine) -> None:
+    prompt = PromptInput(PROMPT, SamplingParams(seed=1, max_tokens=400, ignore_eos=True))
+    deltas: dict[int, list[TextDelta]] = {}
+    async with there.submit("m", [prompt]) as stream:
+        await asyncio.to_thread(until, lambda: there.stats()["m"].paused == 1)
+        kill(there)
+        await asyncio.to_thread(until, lambda: there.requests.replays_total == 1 and there.stats()["m"].paused == 1)
+        while batch := await stream.next_batch():
+            for delta in batch:
+                deltas.setdefault(delta.index, []).append(delta)
+    assert essence(deltas) == essence(await read(here, prompt))
+
+
+async def test_a_stream_that_is_left_is_aborted_with_its_usage(there: WorkerEngine) -> None:
+    usages: dict[int, Usage] = {}
+    prompt = PromptInput(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True, n=2))
+    async with there.submit("m", [prompt], on_abort=usages.__setitem__) as stream:
+        read_tokens = len((await stream.next_batch())[0].token_ids)
+    await wait_for(lambda: len(usages) == 2)
+    assert all(usage.prompt_tokens == len(PROMPT) for usage in usages.values())
+    assert usages[0].completion_tokens >= read_tokens
+    await wait_for(lambda: there.stats()["m"].running == 0)
+
+
+async def test_a_stream_that_is_left_after_its_process_was_killed_is_billed_for_its_tokens(there: WorkerEngine) -> None:
+    usages: dict[int, Usage] = {}
+    prompt = PromptInput(PROMPT, SamplingParams(max_tokens=100, ignore_eos=True))
+    async with there.submit("m", [prompt], on_abort=usages.__setitem__) as stream:
+        read_tokens = sum(len(delta.token_ids) for delta in await stream.next_batch())
+        os.kill(there.supervisor.pid or 0, signal.SIGSTOP)
+        kill(there)
+    await wait_for(lambda: len(usages) == 1)
+    assert read_tokens <= usages[0].completion_tokens <= 100
+    assert usages[0].prompt_tokens == len(PROMPT)
+
+
+async def test_a_request_that_ends_two_processes_is_not_given_a_third(there: WorkerEngine) -> None:
+    prompt = PromptInput(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True))
+    async with there.submit("m", [prompt]) as stream:
+        await stream.next_batch()
+        for replays in range(2):
+            await wait_for(lambda: there.ready)
+            assert there.requests.replays_total == replays
+            kill(there)
+            await wait_for(lambda: not there.ready)
+            if not replays:
+                await wait_for(lambda: there.requests.replays_total == 1)
+        with pytest.raises(EngineError, match="twice"):
+            while await stream.next_batch():
+                pass
+
+
+async def test_requests_are_refused_while_the_process_is_started_again(here: Engine, there: WorkerEngine) -> None:
+    prompt = PromptInput(PROMPT, CASES["greedy"])
+    kill(there)
+    await wait_for(lambda: not there.ready)
+    with there.reserve("m", STANDARD) as reservation, pytest.raises(EngineUnavailable):
+        async with there.submit("m", [prompt], reservation=reservation) as stream:
+            await stream.next_batch()
+    await wait_for(lambda: there.ready)
+    assert essence(await read(there, prompt)) == essence(await read(here, prompt))
+
+
+async def test_a_process_that_stands_still_is_replaced(
+    here: Engine, there: WorkerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(there.supervisor, "_silence_seconds", 1.0)
+    prompt = PromptInput(PROMPT, CASES["seeded"])
+    async with there.submit("m", [prompt]) as stream:
+        deltas = {index: [] for index in range(3)}  # type: dict[int, list[TextDelta]]
+        for delta in await stream.next_batch():
+            deltas[delta.index].append(delta)
+        assert there.supervisor.pid is not None
+        os.kill(there.supervisor.pid, signal.SIGSTOP)
+        while batch := await stream.next_batch():
+            for delta in batch:
+                deltas[delta.index].append(delta)
+    assert essence(deltas) == essence(await read(here, prompt))
+    assert there.supervisor.restarts_total == 1
+
+
+async def test_refusals_are_those_of_an_engine_in_this_process(here: Engine, there: WorkerEngine) -> None:
+    regex = SamplingParams(grammar=GrammarSpec.regex("(", "guided_regex"), max_tokens=5)
+    for engine in (here, there):
+        with pytest.raises(InvalidParameter) as refused:
+            await read(engine, PromptInput(PROMPT, regex))
+        assert refused.value.param == "guided_regex"
+        with pytest.raises(UnservableRequest):
+            engine.submit("m", [PromptInput([1] * 10_000, CASES["greedy"])])
+        with pytest.raises(KeyError):
+            engine.submit("other", [PromptInput(PROMPT, CASES["greedy"])])
+
+
+async def test_adapters_are_read_by_the_process(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
+    make_adapter(tmp_path, tiny_folders["llama"])
+    adapter = AdapterSource(digest_of(tmp_path), tmp_path)
+    answers = []
+    for load in (Engine.load, WorkerEngine.load):
+        with load({"m": tiny_folders["llama"]}, replace(CONFIG, adapter_slots=1)) as engine:
+            async with engine.submit("m", [PromptInput(PROMPT, CASES["greedy"])], adapter=adapter) as stream:
+                answers.append([token for delta in await all_of(stream) for token in delta.token_ids])
+    assert answers[0] == answers[1]
+
+
+def test_models_that_cannot_be_loaded_are_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "none of ours"}')
+    with pytest.raises(UnsupportedCheckpoint, match="model broken"):
+        WorkerEngine.load({"broken": tmp_path}, CONFIG)
+
+
+def test_a_start_can_be_cancelled(folder: Path) -> None:
+    class Cancelled(Exception):
+        pass
+
+    def progress(model: str, done: int, total: int) -> None:
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        WorkerEngine.load({"m": folder}, CONFIG, progress)
+
+
+async def test_closing_ends_running_requests_and_the_process(folder: Path) -> None:
+    engine = WorkerEngine.load({"m": folder}, CONFIG)
+    pid = engine.supervisor.pid
+    assert pid is not None
+    async with engine.submit("m", [PromptInput(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True))]) as stream:
+        await stream.next_batch()
+        await asyncio.to_thread(engine.close)
+        with pytest.raises(EngineError):
+            while await stream.next_batch():
+                pass
+    assert not is_running(pid)
+    with pytest.raises(EngineError, match="closed"):
+        await read(engine, PromptInput(PROMPT, CASES["greedy"]))
+
+
+def test_the_process_ends_with_the_one_that_started_it(folder: Path) -> None:
+    program = f"""
+import time
+from pathlib import Path
+from engine.config import EngineConfig
+from engine.workers.worker_engine import WorkerEngine
+engine = WorkerEngine.load({{"m": Path({str(folder)!r})}}, EngineConfig(kv_cache_bytes=4 << 20, threads=1))
+print(engine.supervisor.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_running(pid)
+        parent.kill()
+    until(lambda: not is_running(pid))
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def all_of(stream: OutputStream) -> list[TextDelta]:
+    deltas: list[TextDelta] = []
+    while batch := await stream.next_batch():
+        deltas += batch
+    return deltas
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.005)
