@@ -45,9 +45,9 @@ ALL = (
         "premium",
         "overload",
     ),
-    *("serving", "speculation", "grammar", "peers"),
+    *("serving", "speculation", "grammar", "worker_kills", "peers"),
 )
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {"peers": ("--quick",)}
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {"peers": ("--quick",), "worker_kills": ("--cycles", "25")}
 """Arguments that differ from a benchmark's defaults: all passes with the peers take the better part of an hour."""
 LEFT_OUT: Mapping[str, str] = {
     "gpu": "needs an NVIDIA GPU",

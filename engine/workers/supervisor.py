@@ -36,8 +36,6 @@ SILENCE_SECONDS = 30.0
 times a second, even while a step hangs."""
 MIN_BACKOFF_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 30.0
-HEALTHY_SECONDS = 60.0
-"""A worker that ran for this long is started again without delay."""
 STOP_SECONDS = 10.0
 """Time for a worker to end by itself when it is closed."""
 
@@ -140,12 +138,14 @@ class Supervisor:
         try:
             while not self._closing.is_set():
                 begun_s = time.monotonic()
-                was_ready = self._run_one()
-                if self._closing.is_set() or not (was_ready or self._started.is_set()):
+                ready_s = self._run_one()
+                if self._closing.is_set() or not self._started.is_set():
                     break
-                if not was_ready:
+                if ready_s is None:
                     self._events.on_start_failed()
-                failures = 0 if was_ready and time.monotonic() - begun_s > HEALTHY_SECONDS else failures + 1
+                # One that has served for longer than it took to start is replaced without delay.
+                served = ready_s is not None and time.monotonic() - ready_s > ready_s - begun_s
+                failures = 0 if served else failures + 1
                 self.restarts_total += 1
                 self._closing.wait(backoff_seconds(failures))
         except LoadFailed as error:
@@ -158,20 +158,22 @@ class Supervisor:
                 self._failure = self._failure or LoadFailed("EngineError", "the engine process ended while it started")
             self._started.set()
 
-    def _run_one(self) -> bool:
-        """Run one worker to its end. Returns whether it was ready."""
+    def _run_one(self) -> float | None:
+        """Run one worker to its end. Returns when it became ready, in monotonic seconds; None: it did not."""
+        ready_s: float | None = None
         with self._worker() as connection:
-            reader, ready = FrameReader(), False
+            reader = FrameReader()
             try:
                 while True:
-                    for payload in self._receive(connection, reader, watched=ready):
-                        ready |= self._handle(decode_from_worker(payload))
+                    for payload in self._receive(connection, reader, watched=ready_s is not None):
+                        if self._handle(decode_from_worker(payload)):
+                            ready_s = time.monotonic()
             except (ConnectionEnded, msgspec.MsgspecError) as reason:
                 if not self._closing.is_set():
                     logger.error("the engine process has ended: %s", reason)
-        if ready:
+        if ready_s is not None:
             self._events.on_ended()
-        return ready
+        return ready_s
 
     def _receive(self, connection: socket.socket, reader: FrameReader, *, watched: bool) -> list[bytes]:
         """Raises: ConnectionEnded: the worker has ended, or is silent for too long."""

@@ -12,8 +12,9 @@ from engine.runtime.submission import Submission
 from engine.workers.messages import Abort, Aborted, Accepted, Deltas, Pause, Refused, Resume, Submit, ToWorker, error_of
 from engine.workers.remote_queue import RemoteQueue
 
-MAX_REPLAYS = 1
-"""Workers that a request may outlive. One that ends each worker that computes it must not reach all of them."""
+MAX_REPLAYS = 3
+"""Workers that a request may outlive. One that ends each worker that computes it must not reach all of them: it ends
+with the second worker that gave it no token."""
 
 OnAnswer = Callable[[Exception | None], None]
 """Called with why a call was refused, or None: it is in the engine's inbox."""
@@ -35,7 +36,8 @@ class CallRecord:
 class _Outstanding:
     """A request whose last delta has not arrived. `call`: the number under which it was submitted last.
 
-    `output`: its tokens so far. `cached_tokens`: prompt tokens from the cache of the first worker that has delivered.
+    `output`: its tokens so far, of which `replayed_tokens` were submitted with it to the current worker.
+    `cached_tokens`: prompt tokens from the cache of the first worker that has delivered.
     """
 
     record: CallRecord
@@ -45,6 +47,12 @@ class _Outstanding:
     cached_tokens: int = 0
     is_paused: bool = False
     replays: int = 0
+    replayed_tokens: int = 0
+
+    @property
+    def may_be_replayed(self) -> bool:
+        """Whether it may be given to another worker."""
+        return not self.replays or (self.replays < MAX_REPLAYS and len(self.output) > self.replayed_tokens)
 
     @property
     def usage(self) -> Usage:
@@ -165,6 +173,7 @@ class WorkerRequests:
             for request_id, each in self._outstanding.items():
                 each.call = self._next_call()
                 each.replays += 1
+                each.replayed_tokens = len(each.output)
                 self.replays_total += 1
                 self._unanswered[each.call] = [request_id]
                 submission = each.remaining()
@@ -179,17 +188,17 @@ class WorkerRequests:
                     self._send(Pause(each.record.model, [request_id]))
 
     def disconnect(self) -> None:
-        """The worker has ended. Aborted requests are released; those that were replayed before end with an error."""
+        """The worker has ended. Aborted requests are released; those that may not be replayed end with an error."""
         with self._lock:
             self._connected = False
             releases, self._releases = list(self._releases.values()), {}
             self._unanswered.clear()
             for queue in self._queues.values():
                 queue.on_stop()
-            ended = [request_id for request_id, each in self._outstanding.items() if each.replays >= MAX_REPLAYS]
+            ended = [request_id for request_id, each in self._outstanding.items() if not each.may_be_replayed]
         for release in releases:
             self._release(release, {})
-        self._fail(ended, "the engine process has ended twice while it computed the request")
+        self._fail(ended, "the engine process has ended repeatedly while it computed the request")
 
     def close(self, reason: str) -> None:
         """No worker will be connected any more: all requests end with an error."""
