@@ -55,6 +55,7 @@ LEFT_OUT: Mapping[str, str] = {
     "first_minutes": "installs the project from the network",
     "at_once": "a server, started by sse",
     "weightless": "a server, started by sse and slow_readers",
+    "weightless_process": "its engine's process",
 }
 
 

@@ -11,19 +11,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import gateway.process.serve
 from engine.catalog.catalog import fetch
 from engine.checkpoints.checkpoint import open_checkpoint
-from engine.config import SchedulerConfig
+from engine.config import EngineConfig, SchedulerConfig
 from engine.engine import Engine
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
+from engine.request import ServiceClass
 from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.thread import EngineThread
 from engine.scheduling.plan import RowResult, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
+from engine.workers.worker_engine import WorkerEngine
 from gateway.config.settings import Settings
 from gateway.generation.service_classes import engine_classes_of
 from gateway.management.cli import main
@@ -31,6 +34,7 @@ from gateway.process.connection import server_config
 
 MODEL = "weightless"
 STEP_MS = "BENCHMARK_STEP_MS"
+OWN_PROCESS = "BENCHMARK_OWN_PROCESS"
 SLOTS = 1_200
 NUM_BLOCKS = 131_072
 WINDOW_TOKENS = 8_192
@@ -69,12 +73,24 @@ class WeightlessExecutor:
 
 def load_engine(kind: type[Engine], settings: Settings, _report: Any) -> Engine:
     """In place of the program's own."""
-    path = fetch("smollm2", settings.models_dir)
+    return engine_of(kind, fetch("smollm2", settings.models_dir), engine_classes_of(settings))
+
+
+def load_worker(settings: Settings, _report: Any) -> WorkerEngine:
+    """In place of the program's own: with the engine in a process of its own."""
+    config = EngineConfig(scheduler=_config(engine_classes_of(settings)), salt_key=b"\0" * 32)
+    return WorkerEngine({MODEL: fetch("smollm2", settings.models_dir)}, config, module="benchmarks.weightless_process")
+
+
+def _config(classes: tuple[ServiceClass, ...]) -> SchedulerConfig:
+    return SchedulerConfig(max_running=SLOTS, step_tokens=STEP_TOKENS, classes=classes)
+
+
+def engine_of(kind: type[Engine], path: Path, classes: tuple[ServiceClass, ...]) -> Engine:
+    """An engine whose one model has the text of the checkpoint at `path`."""
     checkpoint = open_checkpoint(path)
     text = checkpoint.text_processor()
-    classes = engine_classes_of(settings)
-    config = SchedulerConfig(max_running=SLOTS, step_tokens=STEP_TOKENS, classes=classes)
-    scheduler = Scheduler(config, KVCacheManager(BlockPool(NUM_BLOCKS)), WINDOW_TOKENS)
+    scheduler = Scheduler(_config(classes), KVCacheManager(BlockPool(NUM_BLOCKS)), WINDOW_TOKENS)
     executor = WeightlessExecutor(text.encode(" time", add_special_tokens=False)[0], float(os.environ[STEP_MS]) / 1e3)
     served = ServedModel(
         MODEL,
@@ -91,14 +107,19 @@ def load_engine(kind: type[Engine], settings: Settings, _report: Any) -> Engine:
     return kind([loaded], EngineThread(), b"\0" * 32, {}, step_timeout_seconds=60.0)
 
 
-def command(step_ms: float, module: str = "benchmarks.weightless") -> tuple[Sequence[str], dict[str, str]]:
-    """The command that runs this program, to be followed by `serve` and its arguments, and its environment."""
-    return (sys.executable, "-W", "ignore", "-m", module), {STEP_MS: str(step_ms)}
+def command(
+    step_ms: float, module: str = "benchmarks.weightless", *, own_process: bool = False
+) -> tuple[Sequence[str], dict[str, str]]:
+    """The command that runs this program, to be followed by `serve` and its arguments, and its environment.
+    `own_process`: the engine is in a process of its own."""
+    environment = {STEP_MS: str(step_ms), OWN_PROCESS: str(int(own_process))}
+    return (sys.executable, "-W", "ignore", "-m", module), environment
 
 
 def serve(kind: type[Engine]) -> None:
-    """The program, with an engine of this kind."""
-    gateway.process.serve.load_engine = partial(load_engine, kind)
+    """The program, with an engine of this kind; in a process of its own, if the environment asks for it."""
+    own = os.environ.get(OWN_PROCESS) == "1"
+    gateway.process.serve.load_engine = load_worker if own else partial(load_engine, kind)
     gateway.process.serve.server_config = partial(server_config, stall_seconds=STALL_SECONDS)  # type: ignore[assignment]
     main()
 

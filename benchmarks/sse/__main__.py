@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -45,19 +45,21 @@ CONCURRENCY = 32
 ROUNDS = 3
 ROUND_S = 2.0
 ASKED_TOKENS_S = 20_000
+ASKED_OWN_PROCESS_S = 60_000
 ASKED_RATIO = 20.0
 ASKED_LATENCY = 0.1
 UNLIMITED = 1_000_000_000
 
 
 @contextmanager
-def ours(folder: Path, step_ms: float | None, cores: Cores) -> Iterator[Program]:
-    """The program with limits that count and refuse no request. Steps of None: its engine answers at once."""
+def ours(folder: Path, step_ms: float | None, cores: Cores, *, own_process: bool = False) -> Iterator[Program]:
+    """The program with limits that count and refuse no request. Steps of None: its engine answers at once. With the
+    engine in a process of its own they may use all cores."""
     module = "benchmarks.at_once" if step_ms is None else "benchmarks.weightless"
-    serve, environment = weightless.command(step_ms or 0.0, module)
+    serve, environment = weightless.command(step_ms or 0.0, module, own_process=own_process)
     model = f"{weightless.MODEL}={folder}"
     with ExitStack() as stack:
-        with cores.of_servers():
+        with nullcontext() if own_process else cores.of_servers():
             program = stack.enter_context(running(folder, "--model", model, program=serve, environment=environment))
         most = str(UNLIMITED)
         limits = ("--requests-per-minute", most, "--tokens-per-minute", most, "--concurrent", "10000")
@@ -72,11 +74,13 @@ def port_of(program: Program) -> int:
     return port
 
 
-def throughput(folder: Path, step_ms: float | None, seconds: float, cores: Cores) -> float:
+def throughput(
+    folder: Path, step_ms: float | None, seconds: float, cores: Cores, *, own_process: bool = False
+) -> float:
     """Tokens a second that reached clients, of those whose answers are whole."""
     fields = {"prompt": "Once", "max_tokens": STREAM_TOKENS, "ignore_eos": True, "stream": True}
     body = orjson.dumps({"model": weightless.MODEL} | fields)
-    with ours(folder, step_ms, cores) as program:
+    with ours(folder, step_ms, cores, own_process=own_process) as program:
         target = Target(port_of(program), program.key, "/v1/completions", body)
         asked = uvloop.run(ask(target, STREAMS, seconds))
     tokens_s = len(asked.whole_ms) * STREAM_TOKENS / asked.seconds
@@ -165,6 +169,9 @@ def main() -> None:
         print(f"  of the gateway alone {ASKED_TOKENS_S} are asked: {alone / ASKED_TOKENS_S:.2f} of that", flush=True)
         for step_ms in OFFERED_STEPS_MS:
             throughput(Path(name) / f"{step_ms}", step_ms, THROUGHPUT_S, cores)
+        print(f"with the engine in a process of its own, on all cores ({ASKED_OWN_PROCESS_S} asked)")
+        for step_ms in OFFERED_STEPS_MS:
+            throughput(Path(name) / f"own-{step_ms}", step_ms, THROUGHPUT_S, cores, own_process=True)
         if options.no_litellm:
             return
         print(f"beside LiteLLM {litellm.VERSION}, answers of {EVENTS} tokens, {CONCURRENCY} at a time")

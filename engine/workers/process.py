@@ -11,9 +11,12 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 
 from engine.engine import Engine
 from engine.runtime.loaded_model import ServedModel
+from engine.runtime.model_loading import LoadProgress
 from engine.workers.frames import FrameReader, FrameWriter, read_first
 from engine.workers.messages import Failed, Loading, Log, ModelFacts, Ready, Start, decode_to_worker, encode
 from engine.workers.server import WorkerServer
@@ -38,8 +41,16 @@ class _LogSender(logging.Handler):
         self._writer.send(encode(Log(record.name, record.levelno, message)))
 
 
-def main() -> None:
-    """The process."""
+Load = Callable[[Start, LoadProgress], Engine]
+
+
+def load_models(start: Start, progress: LoadProgress) -> Engine:
+    """See `Engine.load`."""
+    return Engine.load(start.models, start.config, progress)
+
+
+def main(load: Load = load_models) -> None:
+    """The process. `load` makes its engine."""
     # Sent to all processes of a terminal or of a service: the client ends this one after its requests.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -51,7 +62,7 @@ def main() -> None:
     assert not rest, "a message precedes the answer to the first"
     logging.basicConfig(level=start.log_level, handlers=[_LogSender(writer)])
     try:
-        engine = Engine.load(start.models, start.config, lambda name, done, total: _report(writer, name, done, total))
+        engine = load(start, partial(_report, writer))
     except Exception as error:
         writer.send(encode(Failed(type(error).__name__, str(error))))
         logging.debug("the models cannot be loaded", exc_info=True)

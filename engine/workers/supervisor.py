@@ -31,6 +31,7 @@ from engine.workers.messages import (
 
 logger = logging.getLogger(__name__)
 
+PROCESS = "engine.workers.process"
 SILENCE_SECONDS = 30.0
 """Time without any message, on top of the longest step, after which a worker counts as hung: it sends its metrics many
 times a second, even while a step hangs."""
@@ -79,7 +80,9 @@ class LoadFailed(EngineError):
 class Supervisor:
     """Runs one worker after another on a thread, until it is closed. Each is a process with all of its state."""
 
-    def __init__(self, start: Start, events: WorkerEvents) -> None:
+    def __init__(self, start: Start, events: WorkerEvents, module: str = PROCESS) -> None:
+        """`module`: the program of a worker."""
+        self._module = module
         self._start = start
         self._events = events
         self._silence_seconds = start.config.step_timeout_seconds + SILENCE_SECONDS
@@ -210,7 +213,7 @@ class Supervisor:
         with here:
             with there, self._changing:
                 process = self._process = subprocess.Popen(
-                    [sys.executable, "-m", "engine.workers.process", str(there.fileno())],
+                    [sys.executable, "-m", self._module, str(there.fileno())],
                     stdin=subprocess.DEVNULL,
                     pass_fds=[there.fileno()],
                     env=_environment(),

@@ -38,7 +38,7 @@ from engine.workers.messages import (
     Stats,
 )
 from engine.workers.remote_queue import RemoteQueue
-from engine.workers.supervisor import LoadFailed, Supervisor
+from engine.workers.supervisor import PROCESS, LoadFailed, Supervisor
 from engine.workers.worker_handle import WorkerHandle
 from engine.workers.worker_requests import WorkerRequests
 from kernels.dispatch import DeviceUnavailable
@@ -54,7 +54,12 @@ class WorkerEngine:
     submitted to the next one with the tokens that they have."""
 
     def __init__(
-        self, models: Mapping[str, Path | str], config: EngineConfig, progress: LoadProgress | None = None
+        self,
+        models: Mapping[str, Path | str],
+        config: EngineConfig,
+        progress: LoadProgress | None = None,
+        *,
+        module: str = PROCESS,
     ) -> None:
         """Starts the process, and waits until its models are loaded: see `Engine.load`, also for the errors."""
         self._paths = {name: Path(path) for name, path in models.items()}
@@ -70,7 +75,7 @@ class WorkerEngine:
         self.hardware: Mapping[str, str | int | float] = {}
         """Results and choices of the start-up probe."""
         level = logging.getLogger("engine").getEffectiveLevel()
-        self.supervisor = Supervisor(Start(self._paths, config, level), self)
+        self.supervisor = Supervisor(Start(self._paths, config, level), self, module)
         self.requests = WorkerRequests(self.supervisor.send, self._queues)
         try:
             self.supervisor.start()
