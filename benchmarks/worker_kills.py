@@ -225,7 +225,7 @@ async def run(
 
 
 def fate(stream: Stream, undisturbed: dict[int, Answer]) -> str:
-    """What became of a stream, in a word or two."""
+    """The end of a stream, in a word or two."""
     if stream.answer is None:
         return stream.error or "cut"
     return "same answer" if stream.answer == undisturbed[stream.job] else "another answer"

@@ -35,11 +35,17 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
     """State of the engine thread. `stuck_steps_total`: steps given up by the watchdog since the start.
-    `step_age_seconds`: how long the current step has been running, 0 between steps."""
+    `step_age_seconds`: how long the current step has been running, 0 between steps.
+
+    Of an engine in a process of its own: `restarts_total`: processes that have ended; `replays_total`: requests that
+    were submitted to the next one.
+    """
 
     alive: bool
     stuck_steps_total: int
     step_age_seconds: float
+    restarts_total: int = 0
+    replays_total: int = 0
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
@@ -117,7 +118,8 @@ class WorkerEngine:
     @property
     def health(self) -> EngineHealth:
         """The state of the process's engine thread, for metrics."""
-        return self._health
+        restarts_total, replays_total = self.supervisor.restarts_total, self.requests.replays_total
+        return replace(self._health, restarts_total=restarts_total, replays_total=replays_total)
 
     def stats(self) -> Mapping[str, SchedulerStats]:
         """The state and counters of each model's scheduler, at most a heartbeat old. Counters restart with the

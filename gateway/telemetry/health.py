@@ -23,6 +23,14 @@ class EngineHealth(Protocol):
     def step_age_seconds(self) -> float:
         """Age of the current step; 0 between steps."""
 
+    @property
+    def restarts_total(self) -> int:
+        """Engine processes that have ended."""
+
+    @property
+    def replays_total(self) -> int:
+        """Requests that were submitted again because their engine process had ended."""
+
 
 class HealthCollector(Collector):
     """Collects health. `ready`: the result of `/readyz`."""
@@ -48,4 +56,12 @@ class HealthCollector(Collector):
         )
         yield GaugeMetricFamily(
             "turnpike_engine_step_age_seconds", "Age of the step under way; 0 between steps", engine.step_age_seconds
+        )
+        yield CounterMetricFamily(
+            "turnpike_engine_restarts", "Engine processes that have ended and were replaced", engine.restarts_total
+        )
+        yield CounterMetricFamily(
+            "turnpike_engine_replayed_requests",
+            "Requests submitted again with the tokens that they had, as their engine process had ended",
+            engine.replays_total,
         )

@@ -26,10 +26,10 @@ from engine.request import (
     Usage,
 )
 from engine.runtime.core import EngineHealth
+from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.output_stream import MAX_BATCH_TOKENS
 from engine.runtime.reservation import UNKNOWN_PROMPT, ArrivalBook, Reservation
 from engine.runtime.streams import AbortListener
-from engine.runtime.wait_prediction import PredictedWait
 from tests.support.fake_model import VOCAB_SIZE, FakeModel
 
 
