@@ -65,10 +65,9 @@ class WorkerServer:
         reader.start()
         while not ended.is_set() and self._core.alive:
             self._send(self._stats())
-            try:
-                await asyncio.wait_for(ended.wait(), HEARTBEAT_SECONDS)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await ended.wait()
         if not self._core.alive:
             self._send(Failed(EngineError.__name__, "the engine thread has ended"))
 

@@ -13,6 +13,7 @@ from tests.whole import adapters
 from tests.whole.adapters import NAMES, OWNERS, TONE
 from tests.whole.scenario import Fault
 from tests.whole.tenants import PEPPER, id_of
+from tests.whole.workers import SeenEngine
 from tests.whole.world import World
 
 if TYPE_CHECKING:
@@ -102,6 +103,13 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
                 writer = TenantWriter(database, PEPPER)
                 await writer.revoke_key((await writer.list_keys("economy"))[0].public_id)
             auditor.revoked("economy")
+        case "worker-dies":
+            if isinstance(gateway.engine, SeenEngine) and gateway.open:
+                gateway.engine.host.plan_start("", lasts_s)
+                gateway.engine.host.arm(fault.upon)
+        case "worker-start-dies" | "worker-start-fails":
+            if isinstance(gateway.engine, SeenEngine) and gateway.open:
+                gateway.engine.host.plan_start("dies" if fault.kind == "worker-start-dies" else "fails", lasts_s)
         case "adapters-late":
             world.adapter_reads.factor = 1.0 + fault.amount
             await asyncio.sleep(lasts_s)
