@@ -82,6 +82,12 @@ class Auditor:
 
     def begin(self) -> None:
         self.world.loop.before_jump = self.at_jump
+        self.world.loop.set_exception_handler(self._on_error)
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback has raised."""
+        if "handle" in context and context.get("exception") is not None:
+            self._machine.failures.append(context["exception"])
 
     def redis_fault(self) -> None:
         self.redis_faulted = True

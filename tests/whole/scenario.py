@@ -14,7 +14,7 @@ FaultKind = Literal[
     "topic-down", "topic-repeats", "store-down",
     "loop-stalls", "device-slow", "step-fails", "step-short", "poison",
     "grant", "revoke", "restart", "crash",
-    "worker-dies", "worker-start-dies", "worker-start-fails",
+    "worker-dies", "worker-hangs", "worker-start-dies", "worker-start-fails",
     "adapters-late", "adapters-fail", "adapter-deleted", "adapter-weights", "adapter-rollback",
 ]  # fmt: skip
 
@@ -359,6 +359,8 @@ def _with_workers(random: Random, config: Config, actions: list[Action]) -> tupl
         if random.random() < 0.3:
             upon = random.choice(AGAIN_UPON)
             asked.append(Fault(at_ms + random.randrange(900), "worker-dies", gateway=gateway, upon=upon))
+        if random.random() < 0.05:
+            asked.append(Fault(at_ms, "worker-hangs", gateway=gateway))
         if random.random() < 0.2:
             kind: FaultKind = random.choice(("worker-start-dies", "worker-start-fails"))
             asked.append(Fault(at_ms, kind, late_ms, gateway=gateway))

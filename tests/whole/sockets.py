@@ -1,4 +1,4 @@
-"""Socket pairs between simulated processes: bytes that are late, are cut anywhere, and have little room on their way."""
+"""Socket pairs between simulated processes: bytes arrive late, in pieces, and have little room on their way."""
 
 import itertools
 import select as real_select

@@ -152,6 +152,17 @@ class World:
         if config.adapter_slots:
             write_files(_adapters_folder(folder))
 
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """The simulated surroundings are in the places of real ones."""
+        with (
+            self.database.installed(),
+            self.disk.installed(),
+            self.adapter_reads.installed(),
+            self.workers.installed(),
+        ):
+            yield
+
     async def start(self) -> None:
         for index in range(self.config.gateways):
             self.gateways.append(await self._start_gateway(index, 0, None))
