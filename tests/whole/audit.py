@@ -341,7 +341,7 @@ class Auditor:
             check_bill(report, by_id, disk_failed_at_stop=self.world.disk_failed_at_stop)
         billed = list(journalled.values())
         adapter_audit.check_answers(self.world, self.reports)
-        worker_audit.check_answers(self.world, self.reports, self._journalled(), engine_faulted=self.engine_faulted)
+        worker_audit.check_answers(self.world, self.reports, billed, engine_faulted=self.engine_faulted)
         adapter_audit.check_events(self.world, billed)
         parts_were_lost = self.world.redis.lost_data and self.world.config.gateways > 1
         check_credit(billed, self.granted_nanodollars, parts_were_lost=parts_were_lost)

@@ -113,8 +113,8 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
                 gateway.engine.host.plan_start("", lasts_s)
                 gateway.engine.host.arm(fault.upon)
         case "worker-hangs":
-            auditor.engine_faulted |= not isinstance(gateway.engine, SeenEngine)
-            devices[0].faults.hang_ns = HANG_NS
+            if isinstance(gateway.engine, SeenEngine):
+                devices[0].faults.hang_ns = HANG_NS
         case "worker-start-dies" | "worker-start-fails":
             if isinstance(gateway.engine, SeenEngine) and gateway.open:
                 gateway.engine.host.plan_start("dies" if fault.kind == "worker-start-dies" else "fails", lasts_s)

@@ -2,7 +2,7 @@
 
 import socket
 import subprocess
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.runtime.loaded_model import LoadedModel
 from engine.workers import supervisor, worker_engine
-from engine.workers.messages import Aborted, Deltas, FromWorker, Ready, Refused, Start
+from engine.workers.messages import Aborted, Deltas, FromWorker, Ready, Refused, Start, Submit, ToWorker
 from engine.workers.worker_engine import WorkerEngine
 from tests.whole import models, sockets
 from tests.whole.clock import VirtualClock
@@ -65,6 +65,8 @@ class WorkerHost:
         """Periods without a worker, as the client sees them."""
         self.seen: dict[str, Seen] = {}
         self.refused_replays = 0
+        self.submits: Counter[str] = Counter()
+        """By request id: how often the client has submitted it."""
         self._armed: deque[str] = deque()
         self._starts: deque[tuple[HowItStarts, float]] = deque()
         self._clock = clock
@@ -151,6 +153,14 @@ class SeenEngine(WorkerEngine):
     def __init__(self, models: Mapping[str, Path | str], config: EngineConfig, host: WorkerHost) -> None:
         self.host = host
         super().__init__(models, config)
+        send = self.requests._send
+
+        def counted(message: ToWorker) -> bool:
+            if isinstance(message, Submit):
+                host.submits.update(each for one in message.submissions for each in one.request_ids)
+            return send(message)
+
+        self.requests._send = counted
 
     def on_ready(self, ready: Ready) -> None:
         super().on_ready(ready)
