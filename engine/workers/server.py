@@ -55,7 +55,7 @@ class WorkerServer:
         self._preparing: dict[str, asyncio.Task[None]] = {}
         """By request id: the call that is not submitted to the engine yet."""
         self._paused: set[str] = set()
-        """Requests of these calls that are to be paused as soon as they are submitted."""
+        """Requests of these calls that are paused as soon as the engine has them."""
 
     async def serve(self, connection: socket.socket) -> None:
         """Handle messages until the client closes the connection or the engine ends."""
@@ -67,10 +67,9 @@ class WorkerServer:
         reader.start()
         while not ended.is_set() and self._core.alive:
             self._send(self._stats())
-            try:
-                await asyncio.wait_for(ended.wait(), HEARTBEAT_SECONDS)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    await ended.wait()
         if not self._core.alive:
             self._send(Failed(EngineError.__name__, "the engine thread has ended"))
 
@@ -84,10 +83,10 @@ class WorkerServer:
                 case Submit():
                     self._submit(message)
                 case Pause():
-                    self._paused.update(self._preparing.keys() & set(message.request_ids))
+                    self._paused |= self._preparing.keys() & message.request_ids
                     self._core.pause(message.model, message.request_ids)
                 case Resume():
-                    self._paused.difference_update(message.request_ids)
+                    self._paused -= set(message.request_ids)
                     self._core.resume(message.model, message.request_ids)
                 case Abort():
                     self._abort(message)
@@ -103,9 +102,9 @@ class WorkerServer:
         self._preparing |= dict.fromkeys(ids, task)
 
         def on_done(_: asyncio.Task[None]) -> None:
-            for request_id in ids:
-                self._preparing.pop(request_id, None)
-            self._paused.difference_update(ids)
+            self._prepared(ids)
+            if task.cancelled():
+                self._send(refusal(message.call, EngineError("the call was aborted")))
 
         task.add_done_callback(on_done)
 
@@ -121,14 +120,23 @@ class WorkerServer:
                     await hash_prompts(requests)
             for requests in calls:  # together, so that they share a step
                 self._core.submit(served.name, requests, self._deliver)
-            if paused := [request.id for requests in calls for request in requests if request.id in self._paused]:
+            if paused := self._prepared([request.id for requests in calls for request in requests]):
                 self._core.pause(served.name, paused)
             self._send(Accepted(call))
         except Exception as error:
             for requests in calls:
                 for request in requests:
                     self._requests.pop(request.id, None)
-            self._send(refusal(call, error))
+            if self._core.alive:  # else the client computes them elsewhere
+                self._send(refusal(call, error))
+
+    def _prepared(self, request_ids: Sequence[str]) -> list[str]:
+        """The engine has the requests, or never will. Returns those of them that are to be paused."""
+        for request_id in request_ids:
+            self._preparing.pop(request_id, None)
+        paused = [request_id for request_id in request_ids if request_id in self._paused]
+        self._paused.difference_update(paused)
+        return paused
 
     def _abort(self, message: Abort) -> None:
         for request_id in message.request_ids:

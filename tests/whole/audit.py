@@ -8,18 +8,19 @@ from typing import Any
 
 from fakeredis import FakeRedis
 
-from engine.memory.state_pool import StateUse
 from gateway.admission.store import HOLD_TTL_MS
 from gateway.metering.event import Ending, UsageEvent
-from tests.whole import adapter_audit, clients
+from tests.whole import adapter_audit, clients, worker_audit
 from tests.whole.adapters import BASE, LIMITED, NAMES
 from tests.whole.answers import check_answer, check_bill
 from tests.whole.clients import Report
 from tests.whole.executor import Faults
+from tests.whole.left import left_in
 from tests.whole.scenario import Call
 from tests.whole.spending import check_credit, check_limits
 from tests.whole.tenants import CREDIT, LIMITS, id_of
 from tests.whole.threads import Scheduler as Machine
+from tests.whole.workers import SeenEngine
 from tests.whole.world import Gateway, World
 
 QUIET_S = 90.0
@@ -37,12 +38,12 @@ BACKGROUND = (
     "Sink.run",
     "_bury",
     "_play",
+    "WorkerProcess._live",
     "Limiter._beat",
     "Sessions._beat",
 )
 """Tasks that are there without a request. Heartbeats end a beat after the last hold."""
 UNREAD_SLACK = 64
-"""Maximum number of deltas of a choice after its engine received the pause: those of the steps in flight."""
 ORPHAN_S = 0.5
 """An abort waits for the step under way, and for a thread to run."""
 APPLIED_S = 5.0
@@ -71,8 +72,22 @@ class Auditor:
         self._orphans: dict[str, float] = {}
         """Requests in an engine whose deltas have no reader, and since when."""
 
+    @property
+    def _unread_slack(self) -> int:
+        """Maximum number of deltas of a choice after its engine was sent the pause: those of the steps in flight, and
+        those on their way."""
+        config = self.world.config
+        on_their_way = 10 * config.worker_delay_us // config.step_us if config.workers else 0
+        return UNREAD_SLACK * (1 + config.workers) + on_their_way
+
     def begin(self) -> None:
         self.world.loop.before_jump = self.at_jump
+        self.world.loop.set_exception_handler(self._on_error)
+
+    def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A callback has raised."""
+        if "handle" in context and context.get("exception") is not None:
+            self._machine.failures.append(context["exception"])
 
     def redis_fault(self) -> None:
         self.redis_faulted = True
@@ -132,8 +147,8 @@ class Auditor:
         )
         for scheduler in gateway.schedulers.values() if self.world.config.adapter_slots else ():
             adapter_audit.check_waits(scheduler, self.world.config, self.world.clock.now_ns, slack_s)
-        core = gateway.engine._core
-        if not core._wake._waiters or core._inbox:  # type: ignore[attr-defined]
+        core = gateway.core
+        if core is None or not core._wake._waiters or core._inbox:  # type: ignore[attr-defined]
             return
         for name, runtime in core._runtimes.items():
             assert not runtime.step_loop.has_work, f"the engine waits, and {name} has work"
@@ -149,10 +164,12 @@ class Auditor:
         for dispatcher in gateway.engine._dispatchers.values():
             read |= dispatcher._streams.keys()
             for streams in dispatcher._streams.values():
-                most = streams._most + UNREAD_SLACK * len(streams._choices)
+                most = streams._most + self._unread_slack * len(streams._choices)
                 assert len(streams._ready) <= most, f"{len(streams._ready)} deltas lie unread"
+        if gateway.core is None:
+            return
         bound_s = ORPHAN_S + 3 * max(device.longest_ns for device in gateway.devices.values()) / 1e9
-        here = {each for runtime in gateway.engine._core._runtimes.values() for each in runtime.dispatcher.sinks}
+        here = {each for runtime in gateway.core._runtimes.values() for each in runtime.dispatcher.sinks}
         self._orphans = {each: self._orphans.get(each, now_s) for each in here - read}
         for request, since_s in self._orphans.items():
             assert now_s - since_s < bound_s, f"{request} is computed for {now_s - since_s:.1f} s without a reader"
@@ -169,6 +186,8 @@ class Auditor:
         for gateway in self.world.gateways:
             for device in gateway.devices.values():
                 device.faults = Faults()
+            if isinstance(gateway.engine, SeenEngine):
+                gateway.engine.host.disarm()
         self.world.adapter_reads.mean_s = min(self.world.adapter_reads.mean_s, PROBE_READ_S)
         self.world.adapter_reads.failing = 0.0
         await self._until_quiet()
@@ -215,7 +234,7 @@ class Auditor:
         """Resources that are still held, of any kind."""
         left: list[str] = []
         for gateway in self.world.gateways:
-            left += [f"gateway {gateway.index}: {each}" for each in _left_in(gateway)]
+            left += [f"gateway {gateway.index}: {each}" for each in left_in(gateway)]
         left += [f"task {name}" for name in self._tasks()]
         if self.world.config.topic:
             behind = len(self.world.topic.messages) - self.world.topic.committed
@@ -252,7 +271,7 @@ class Auditor:
         for report in self.reports:
             if report.crash is not None:
                 raise AssertionError(f"the application raised for {report.call}") from report.crash
-            check_answer(report, self.engine_faulted)
+            check_answer(report, self.engine_faulted or worker_audit.may_fail(report))
             self._check_hang_up(report)
             revoked_s = self.revoked_s.get(report.call.tenant)
             late = revoked_s is not None and report.began_s > revoked_s + APPLIED_S
@@ -322,6 +341,7 @@ class Auditor:
             check_bill(report, by_id, disk_failed_at_stop=self.world.disk_failed_at_stop)
         billed = list(journalled.values())
         adapter_audit.check_answers(self.world, self.reports)
+        worker_audit.check_answers(self.world, self.reports, billed, engine_faulted=self.engine_faulted)
         adapter_audit.check_events(self.world, billed)
         parts_were_lost = self.world.redis.lost_data and self.world.config.gateways > 1
         check_credit(billed, self.granted_nanodollars, parts_were_lost=parts_were_lost)
@@ -370,48 +390,3 @@ class Auditor:
         self.world.refusals.check(self.world.analytics.refusals())
         tasks = [task for task in asyncio.all_tasks(self.world.loop) if task is not asyncio.current_task()]
         assert not tasks, f"tasks outlive their process: {tasks}"
-
-
-def _left_in(gateway: Gateway) -> list[str]:
-    left: list[str] = []
-    core, services = gateway.engine._core, gateway.services
-    for name, runtime in core._runtimes.items():
-        scheduler = runtime.scheduler
-        if runtime.step_loop.has_work or scheduler.waiting or scheduler.running:
-            left.append(f"{name} has work")
-        if scheduler._cache.free_blocks != scheduler._cache.num_blocks:
-            left.append(f"{name} holds {scheduler._cache.num_blocks - scheduler._cache.free_blocks} blocks")
-        if (states := scheduler._cache.states) is not None:
-            taken = states.pool.count(StateUse.RUNNING) + states.pool.count(StateUse.PENDING)
-            if taken:
-                left.append(f"{name} holds {taken} state slots")
-        if runtime.dispatcher.sinks:
-            left.append(f"{name} has {len(runtime.dispatcher.sinks)} sinks")
-        left += [f"{name} has {each}" for each in adapter_audit.held_in(scheduler)]
-        if core.queue_depth(name):
-            left.append(f"{name} has a queue of {core.queue_depth(name)}")
-        if core.reservations(name):
-            left.append(f"{name} has {core.reservations(name)} reservations")
-    if core._inbox:
-        left.append("the engine's inbox")
-    left += [
-        f"{len(dispatcher._streams)} streams"
-        for dispatcher in gateway.engine._dispatchers.values()
-        if dispatcher._streams
-    ]
-    counts = services.limiter.counts()
-    left += [f"limiter: {counts[name]} {name}" for name in ("open", "unmerged", "breaker_open") if counts.get(name)]
-    journal, relay, sessions = services.journal, services.relay, services.sessions
-    if journal._under_way:
-        left.append(f"the journal has {sorted(journal._under_way)} under way")
-    if journal.trouble is not None:
-        left.append(f"the journal: {journal.trouble}")
-    if relay is not None and relay.backlog_events:
-        left.append(f"{relay.backlog_events} events have not been delivered")
-    if services.refusals.unstored_requests:
-        left.append(f"{services.refusals.unstored_requests} refusals have not been stored")
-    if sessions._open or sessions._waiting or sessions._releasing:
-        left.append("turns of sessions")
-    if gateway.tasks:
-        left.append(f"{len(gateway.tasks)} requests")
-    return left

@@ -309,6 +309,8 @@ def _request(call: Call) -> tuple[str, str, bytes]:
                 body |= {"stream": True, "stream_options": {"include_usage": True}}
                 if call.variant % 2 == 0:
                     body["return_token_ids"] = True
+            if call.grammar:
+                body["response_format"] = {"type": "json_object"}
             if call.stop is not None:
                 body["stop"] = call.stop
             if call.session is not None and call.n == 1:

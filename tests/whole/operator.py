@@ -2,21 +2,27 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.adapters.errors import UnknownAdapter
 from gateway.tenancy.database import open_database
 from tests.support.writers import CreditWriter, TenantWriter
 from tests.whole import adapters
 from tests.whole.adapters import NAMES, OWNERS, TONE
 from tests.whole.scenario import Fault
 from tests.whole.tenants import PEPPER, id_of
+from tests.whole.workers import SeenEngine
 from tests.whole.world import World
 
 if TYPE_CHECKING:
     from tests.whole.audit import Auditor
+
+
+HANG_NS = 60_500_000_000
+"""Beyond the engine's limit on a step."""
 
 
 async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
@@ -102,6 +108,16 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
                 writer = TenantWriter(database, PEPPER)
                 await writer.revoke_key((await writer.list_keys("economy"))[0].public_id)
             auditor.revoked("economy")
+        case "worker-dies":
+            if isinstance(gateway.engine, SeenEngine) and gateway.open:
+                gateway.engine.host.plan_start("", lasts_s)
+                gateway.engine.host.arm(fault.upon)
+        case "worker-hangs":
+            if isinstance(gateway.engine, SeenEngine):
+                devices[0].faults.hang_ns = HANG_NS
+        case "worker-start-dies" | "worker-start-fails":
+            if isinstance(gateway.engine, SeenEngine) and gateway.open:
+                gateway.engine.host.plan_start("dies" if fault.kind == "worker-start-dies" else "fails", lasts_s)
         case "adapters-late":
             world.adapter_reads.factor = 1.0 + fault.amount
             await asyncio.sleep(lasts_s)
@@ -111,7 +127,8 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
             await asyncio.sleep(lasts_s)
             world.adapter_reads.fails = False
         case "adapter-deleted" | "adapter-weights" | "adapter-rollback":
-            await _change_adapter(world, fault, auditor)
+            with suppress(UnknownAdapter):  # another change has just deleted it
+                await _change_adapter(world, fault, auditor)
         case "restart":
             if gateway.open:
                 auditor.restarted()

@@ -74,7 +74,7 @@ def _run(scenario: Scenario) -> Outcome:
                     world = World(scenario.config, folder, clock, loop, random)
                     auditor = Auditor(world, machine)
                     try:
-                        with world.database.installed(), world.disk.installed(), world.adapter_reads.installed():
+                        with world.installed():
                             loop.run_until_complete(_play(scenario, world, auditor))
                     finally:
                         machine.kill_all()

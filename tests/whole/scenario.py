@@ -14,9 +14,12 @@ FaultKind = Literal[
     "topic-down", "topic-repeats", "store-down",
     "loop-stalls", "device-slow", "step-fails", "step-short", "poison",
     "grant", "revoke", "restart", "crash",
+    "worker-dies", "worker-hangs", "worker-start-dies", "worker-start-fails",
     "adapters-late", "adapters-fail", "adapter-deleted", "adapter-weights", "adapter-rollback",
 ]  # fmt: skip
 
+KNOWN_WITHOUT_WORKERS = frozenset((1, 4, 5, 11, 25, 41, 53, 4953, 7302, 11251, 12146, 12682))
+"""Seeds that are known for what they show of an engine in the gateway's own process."""
 TENANTS = ("premium", "plain", "minute", "daily", "spender", "prepaid", "economy", "cascade")
 
 
@@ -49,6 +52,8 @@ class Call:
     retries: int = 0
     adapter: str | None = None
     """The name that it asks for in place of `model`."""
+    grammar: bool = False
+    """It asks for JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ class Fault:
     lasts_ms: int = 0
     amount: int = 0
     gateway: int = 0
+    upon: str = ""
+    """What a worker has sent or handled when it dies: see `workers.WorkerHost`. Empty: it dies at once."""
 
 
 Action = Call | Fault
@@ -100,6 +107,14 @@ class Config:
     adapter_failing: float = 0.0
     """Share of the reads of adapters that fail."""
     adapter_wait_s: int = 10
+    workers: bool = False
+    """The engines are in processes of their own."""
+    worker_ms: int = 100
+    """Mean time until a worker is ready."""
+    worker_delay_us: int = 50
+    """Time of a message on its way."""
+    worker_room: int = 1 << 17
+    """Bytes that are on their way at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +151,8 @@ def draw(seed: int) -> Scenario:
     for _ in range(random.choice((0, 0, 1, 1, 2, 3))):
         actions.append(_fault(random, config))
     config, actions = _with_adapters(Random(f"adapted-{seed}"), config, actions)
+    if seed not in KNOWN_WITHOUT_WORKERS:
+        config, actions = _with_workers(Random(f"workers-{seed}"), config, actions)
     actions.sort(key=lambda each: each.at_ms)
     return Scenario(seed, config, tuple(actions))
 
@@ -311,6 +328,43 @@ def _with_adapters(random: Random, config: Config, actions: list[Action]) -> tup
 def _adapter_name(random: Random, tenant: str) -> str:
     name = random.choice(NAMES)
     return random.choice((name, name, name, f"{tenant}/{name}", f"{random.choice(OWNERS)}/{name}", "nothing"))
+
+
+UPON = ("", "", "Submit", "Compile", "Accepted", "Deltas", "Last", "Abort", "Aborted", "Pause", "Resume")
+AGAIN_UPON = ("", "Ready", "Submit", "Replay", "Replay", "Deltas", "Last", "Abort")
+
+
+def _with_workers(random: Random, config: Config, actions: list[Action]) -> tuple[Config, list[Action]]:
+    """In a third of the runs the engines are in processes of their own, which are killed now and then."""
+    if random.random() >= 1 / 3:
+        return config, actions
+    config = replace(
+        config,
+        workers=True,
+        worker_ms=random.choice((5, 100, 100, 1_500)),
+        worker_delay_us=random.choice((20, 200, 2_000)),
+        worker_room=random.choice((1 << 11, 1 << 14, 1 << 17)),
+    )
+    asked = [
+        replace(each, grammar=True)
+        if isinstance(each, Call) and each.endpoint == "chat" and random.random() < 0.2
+        else each
+        for each in actions
+    ]
+    calls = [each for each in actions if isinstance(each, Call)]
+    for _ in range(random.choice((0, 1, 1, 2, 3))):
+        at_ms = random.choice(calls).at_ms + random.choice((0, 5, 50, 300, 2_000)) + random.randrange(30)
+        late_ms, gateway = random.choice((0, 0, 700, 4_000)), random.randrange(config.gateways)
+        asked.append(Fault(at_ms, "worker-dies", late_ms, gateway=gateway, upon=random.choice(UPON)))
+        if random.random() < 0.3:
+            upon = random.choice(AGAIN_UPON)
+            asked.append(Fault(at_ms + random.randrange(900), "worker-dies", gateway=gateway, upon=upon))
+        if random.random() < 0.05:
+            asked.append(Fault(at_ms, "worker-hangs", gateway=gateway))
+        if random.random() < 0.2:
+            kind: FaultKind = random.choice(("worker-start-dies", "worker-start-fails"))
+            asked.append(Fault(at_ms, kind, late_ms, gateway=gateway))
+    return config, asked
 
 
 def _fault(random: Random, config: Config) -> Fault:

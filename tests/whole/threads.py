@@ -366,7 +366,7 @@ class ThreadPoolExecutor:
 
 
 @dataclass
-class _Namespace:
+class Namespace:
     """A module with some of its names replaced."""
 
     module: Any
@@ -383,14 +383,14 @@ def simulated(loop: VirtualLoop, random: Random, modules: Sequence[Any]) -> Iter
     import queue
 
     names: dict[str, Any] = {"Lock": Lock, "RLock": Lock, "Condition": Condition, "Event": Event, "Thread": Thread}
-    threading = _Namespace(real_threading, names)
+    threading = Namespace(real_threading, names)
     replacements = {
         "threading": threading,
-        "queue": _Namespace(queue, {"SimpleQueue": SimpleQueue}),
+        "queue": Namespace(queue, {"SimpleQueue": SimpleQueue}),
         "Thread": Thread,
         "SimpleQueue": SimpleQueue,
         "ThreadPoolExecutor": ThreadPoolExecutor,
-        "time": _Namespace(time, {"sleep": lambda seconds: scheduler().sleep(seconds)}),
+        "time": Namespace(time, {"sleep": lambda seconds: scheduler().sleep(seconds)}),
     }
     replaced = [
         (module, name, getattr(module, name)) for module in modules for name in replacements if name in vars(module)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -16,31 +15,21 @@ import aiosqlite.core
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
-from tokenizers import Tokenizer as Backend
 
-from engine.config import SchedulerConfig
+from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.memory.block_pool import BlockPool
-from engine.memory.kv_cache import KVCacheManager
-from engine.memory.kv_memory import KVBudget, KVPool
-from engine.memory.sequence_states import SequenceStates
-from engine.memory.state_pool import StatePool
-from engine.runtime import adapter_loading, output_stream
+from engine.runtime import adapter_loading, expected_queue, output_stream
 from engine.runtime import core as engine_core
 from engine.runtime import thread as engine_thread
 from engine.runtime import wait_prediction as engine_wait_prediction
 from engine.runtime import watchdog as engine_watchdog
-from engine.runtime.loaded_model import LoadedModel, ServedModel
+from engine.runtime.core import EngineCore
 from engine.runtime.thread import EngineThread
 from engine.scheduling.scheduler import Scheduler
-from engine.text.chat_template import ChatTemplate
-from engine.text.processor import TextProcessor
-from engine.text.tokenizer import Tokenizer
+from engine.workers import frames, server, supervisor, worker_requests
 from gateway.admission.redis_store import RedisStore
 from gateway.app import create_app
 from gateway.config.adapters import StatedAdapters
-from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
 from gateway.generation import text_pool
 from gateway.generation.services import Services
@@ -56,7 +45,8 @@ from gateway.refusals.refusal_log import RefusalLog
 from gateway.routing.score import ComplexityScore
 from gateway.sessions.redis_store import RedisSessionStore
 from gateway.tenancy import open_database
-from tests.whole.adapters import BASE, AdapterReads, Registry, write_files
+from tests.whole import models
+from tests.whole.adapters import AdapterReads, Registry, write_files
 from tests.whole.clock import VirtualClock
 from tests.whole.database import Database
 from tests.whole.disk import Disk
@@ -66,12 +56,16 @@ from tests.whole.redis import RedisMachine
 from tests.whole.refusals import FLUSH_S as FLUSH_REFUSALS_S
 from tests.whole.refusals import Refusals
 from tests.whole.scenario import Config
+from tests.whole.submitted import Submitted
 from tests.whole.tenants import PEPPER, PRICES, copy_database, template
 from tests.whole.usage import AnalyticsLink, MemoryAnalytics, Topic, TopicDestination, TopicSource
+from tests.whole.worker_process import WorkerProcess
+from tests.whole.workers import SeenEngine, Workers
 
 THREADED_MODULES = (
     engine_core,
     engine_thread,
+    expected_queue,
     engine_watchdog,
     engine_wait_prediction,
     adapter_loading,
@@ -80,15 +74,14 @@ THREADED_MODULES = (
     text_pool,
     aiosqlite.core,
     futures,
+    supervisor,
+    frames,
+    server,
+    worker_requests,
 )
 """All that have threads and are part of a run."""
 
-BYTES, BOS, END = 256, 256, 257
-VOCABULARY = 258
-TEMPLATE = (
-    "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}<a>{% endif %}"
-)
+SALT_KEY = b"salt" * 8
 
 
 @dataclass
@@ -99,7 +92,7 @@ class Gateway:
     epoch: int
     folder: Path
     settings: Settings
-    engine: Engine
+    engine: Engine | SeenEngine
     devices: dict[str, SimulatedDevice]
     services: Services
     app: Starlette
@@ -114,8 +107,17 @@ class Gateway:
     open: bool = True
 
     @property
+    def core(self) -> EngineCore | None:
+        """That of the engine; None while it has no process."""
+        if isinstance(self.engine, Engine):
+            return self.engine.core
+        process = self.engine.host.current
+        return None if process is None else process.core
+
+    @property
     def schedulers(self) -> dict[str, Scheduler]:
-        return {name: runtime.scheduler for name, runtime in self.engine._core._runtimes.items()}
+        core = self.core
+        return {} if core is None else {name: runtime.scheduler for name, runtime in core._runtimes.items()}
 
 
 class World:
@@ -143,10 +145,23 @@ class World:
         self.database_path = copy_database(folder)
         self.adapters = Registry(list(template().lives))
         self.adapter_reads = AdapterReads(Random("reads"), config.adapter_ms / 1000, config.adapter_failing)
+        self.workers = Workers(config, clock, loop, random)
+        self.submitted = Submitted()
         self.computed: dict[str, set[str]] = {}
         """By request: the digests of the adapters with which it was computed; empty: none."""
         if config.adapter_slots:
             write_files(_adapters_folder(folder))
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """The simulated surroundings are in the places of real ones."""
+        with (
+            self.database.installed(),
+            self.disk.installed(),
+            self.adapter_reads.installed(),
+            self.workers.installed(),
+        ):
+            yield
 
     async def start(self) -> None:
         for index in range(self.config.gateways):
@@ -217,6 +232,7 @@ class World:
         if self._sink is not None and self.sink_task is not None:
             self._sink.stop()
             await self.sink_task
+        await self.workers.aclose()
         await asyncio.sleep(1.0)  # threads without a join end by themselves
 
     async def _start_gateway(self, index: int, epoch: int, journal: bytes | None) -> Gateway:
@@ -226,15 +242,9 @@ class World:
         if journal is not None:
             settings.journal_path.parent.mkdir(parents=True, exist_ok=True)
             settings.journal_path.write_bytes(journal)
-        loaded, devices = _models(self.config, settings, self.clock, self.computed)
-        engine_ = Engine(
-            loaded,
-            EngineThread(),
-            b"salt" * 8,
-            {},
-            step_timeout_seconds=settings.step_timeout_s,
-            adapter_cache_bytes=self.config.adapter_cache,
-        )
+        devices: dict[str, SimulatedDevice] = {}
+        engine_ = await self._engine(settings, folder, devices)
+        self.submitted.watch(engine_)
         database = open_database(f"sqlite+aiosqlite:///{self.database_path}")
         stack = AsyncExitStack()
         links: list[Any] = []
@@ -245,6 +255,37 @@ class World:
         app = create_app(settings, services, admin)
         await stack.enter_async_context(app.router.lifespan_context(app))
         return Gateway(index, epoch, folder, settings, engine_, devices, services, app, database, stack, links)
+
+    async def _engine(
+        self, settings: Settings, folder: Path, devices: dict[str, SimulatedDevice]
+    ) -> Engine | SeenEngine:
+        """`devices` gets those that the engine computes with."""
+
+        def load(process: WorkerProcess | None = None) -> Engine:
+            loaded, new = models.load(self.config, settings, self.clock, self.computed)
+            for name, device in new.items():
+                if (former := devices.get(name)) is not None:
+                    device.succeed(former)
+            devices.update(new)
+            if process is not None:
+                loaded = self.workers.with_grammars(loaded, process)
+            return Engine(
+                loaded,
+                EngineThread(),
+                SALT_KEY,
+                {},
+                step_timeout_seconds=settings.step_timeout_s,
+                adapter_cache_bytes=self.config.adapter_cache,
+            )
+
+        if not self.config.workers:
+            return load()
+        host = self.workers.host(folder, load)
+        config = EngineConfig(salt_key=SALT_KEY, step_timeout_seconds=settings.step_timeout_s)
+        paths = {name: folder / name for name in settings.models}
+        # On a thread, as it waits for the process.
+        engine_: SeenEngine = await self.loop.run_in_executor(None, lambda: SeenEngine(paths, config, host))
+        return engine_
 
     @contextmanager
     def _stores(self, links: list[Any]) -> Iterator[None]:
@@ -326,68 +367,3 @@ def unread(most: int) -> Iterator[None]:
         patch.object(output_stream, "FEW_UNREAD_DELTAS", most // 4),
     ):
         yield
-
-
-def _models(
-    config: Config, settings: Settings, clock: VirtualClock, computed: dict[str, set[str]]
-) -> tuple[list[LoadedModel], dict[str, SimulatedDevice]]:
-    loaded, devices = [], {}
-    for name in settings.models:
-        scheduling = SchedulerConfig(
-            max_running=config.max_running,
-            step_tokens=max(config.step_tokens, config.max_running),
-            chunk_tokens=max(config.step_tokens, config.max_running),
-            classes=engine_classes_of(settings),
-        )
-        num_states = config.max_running + config.states if config.states else 0
-        states = SequenceStates(StatePool(num_states, config.max_running), interval_blocks=2) if num_states else None
-        num_blocks = config.blocks * (1 + len(config.windows))
-        cache = KVCacheManager(BlockPool(num_blocks), states=states, windows=config.windows)
-        slots = config.adapter_slots if name == BASE else 0
-        wait_ns = config.adapter_wait_s * 1_000_000_000
-        scheduler = Scheduler(scheduling, cache, config.window, adapter_slots=slots, adapter_wait_ns=wait_ns)
-        device = SimulatedDevice(
-            clock,
-            num_blocks,
-            BYTES,
-            async_depth=config.ahead,
-            num_states=num_states,
-            windows=config.windows,
-            copy_s=config.adapter_copy_ms / 1000,
-            computed=computed,
-        )
-        device.speed.step_ns = config.step_us * (1000 if name == "large" else 300)
-        device.speed.token_ns = config.token_us * (1000 if name == "large" else 300)
-        windows = {each.name: scheduler.window_tokens_of(each.name) for each in scheduling.classes}
-        served = ServedModel(
-            name,
-            text(),
-            scheduler.window_tokens,
-            windows,
-            VOCABULARY,
-            (END,),
-            1,
-            f"{name}-1",
-            None,
-            adapter_slots=slots,
-        )
-        pool = KVPool(num_blocks, 1, KVBudget(num_blocks, "simulated"), groups=1 + len(config.windows))
-        loaded.append(LoadedModel(served, Path(name), _NETWORK, scheduler, device, pool))
-        devices[name] = device
-    return loaded, devices
-
-
-_NETWORK: Any = SimpleNamespace(config=None)
-"""In the place of a model that computes: files of adapters are checked against its config."""
-
-
-@cache
-def text() -> TextProcessor:
-    """Bytes as tokens, a beginning, an end, and a template."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Backend(models.BPE(vocab={each: index for index, each in enumerate(alphabet)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken("<s>", special=True), AddedToken("</s>", special=True)])
-    tokenizer = Tokenizer(backend, special_ids=[BOS, END], bos_token_id=BOS, eos_token_ids=[END], prefix_ids=[BOS])
-    return TextProcessor(tokenizer, ChatTemplate(TEMPLATE, {"bos_token": "<s>", "eos_token": "</s>"}))
