@@ -241,9 +241,16 @@ class EngineCore:
         runtime = self._runtimes[model]
         return runtime.scheduler.class_ranks, runtime.wait_predictor.report()
 
-    def report_load(self, model: str, on_report: Callable[[LoadReport], None]) -> None:
-        """Have `on_report` called with each change of a model's load, on the engine thread. It must not block."""
-        self._runtimes[model].wait_predictor.on_report = on_report
+    def report_load(self, model: str, on_report: Callable[[LoadReport], None]) -> Callable[[], None]:
+        """Have `on_report` called with each change of a model's load, on the engine thread. It must not block. Returns
+        how that ends. Called on one event loop."""
+        predictor = self._runtimes[model].wait_predictor
+        predictor.listeners = (*predictor.listeners, on_report)
+
+        def end() -> None:
+            predictor.listeners = tuple([each for each in predictor.listeners if each is not on_report])
+
+        return end
 
     def _post(self, message: _Message, reservation: Reservation | None = None) -> None:
         with self._wake:

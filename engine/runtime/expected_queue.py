@@ -79,6 +79,10 @@ class ExpectedQueue:
         reservation.expect([UNKNOWN_PROMPT])
         return reservation
 
+    def holds(self, reservation: Reservation) -> bool:
+        """Whether a reservation is one of this queue, and neither consumed nor released."""
+        return self._book.holds(reservation)
+
     def on_submit(self, requests: Sequence[Request], reservation: Reservation | None = None) -> None:
         """The choices of one prompt are submitted and consume their part of the reservation, in one atomic change."""
         first = requests[0]

@@ -84,6 +84,10 @@ class ArrivalBook:
         """Number of open reservations."""
         return len(self._reserved)
 
+    def holds(self, reservation: Reservation) -> bool:
+        """Whether a reservation is open."""
+        return reservation in self._reserved
+
     def submit(self, request_id: str, rank: int, prompt: ExpectedPrompt) -> None:
         """Add a submitted request; `drop` removes it."""
         arrivals = prompt.arrivals

@@ -40,10 +40,9 @@ class WaitPredictor(ExpectedQueue):
     class belong to the engine thread.
     """
 
-    on_report: Callable[[LoadReport], None] | None = None
-    """Receives a report at each `refresh`, on the engine thread."""
-
     def __init__(self, scheduler: Scheduler, pace: StepSlowdown) -> None:
+        self.listeners: tuple[Callable[[LoadReport], None], ...] = ()
+        """They receive a report at each `refresh`, on the engine thread."""
         super().__init__(scheduler.class_ranks, scheduler.snapshot())
         self._scheduler = scheduler
         self._pace = pace
@@ -110,8 +109,10 @@ class WaitPredictor(ExpectedQueue):
         if stepped:
             for calibration in self._calibrations:
                 calibration.on_step(taken, now_ns)
-        if self.on_report is not None:
-            self.on_report(self.report(taken_in))
+        if self.listeners:
+            report = self.report(taken_in)
+            for listener in self.listeners:
+                listener(report)
 
     def _first_token_ns(self, load: QueueSnapshot, rank: int, prompt_tokens: int) -> int:
         """The prediction before the correction by the queue's recent speed."""

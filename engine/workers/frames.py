@@ -1,10 +1,13 @@
 """Frames on a stream socket: four bytes of length (big-endian), a version byte, a payload."""
 
+import asyncio
 import socket
 import struct
 import threading
 from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from typing import Protocol
 
 VERSION = 1
 """Of the messages. Both sides are of one release: another version ends the connection."""
@@ -18,6 +21,49 @@ _READ_BYTES = 1 << 18
 
 class ConnectionEnded(Exception):
     """The other side has closed the connection, or sends what is no frame of this version."""
+
+
+class FrameSender(Protocol):
+    """Sends frames in order. Thread-safe."""
+
+    def send(self, payload: bytes) -> bool:
+        """Does not block. Returns whether the connection is still open; on one that has ended nothing is sent."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection, at once. Idempotent."""
+        ...
+
+
+class LoopFrameWriter:
+    """A `FrameSender` for a stream of an event loop, with TLS or without."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._ended = False
+
+    def send(self, payload: bytes) -> bool:
+        return not self._ended and self._call(lambda: self._write(payload))
+
+    def close(self) -> None:
+        self._ended = True
+        self._call(self._writer.transport.abort)
+
+    def _write(self, payload: bytes) -> None:
+        if self._writer.is_closing():
+            self._ended = True
+            return
+        self._writer.write(_HEADER.pack(len(payload), VERSION) + payload)
+        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+            self.close()
+
+    def _call(self, action: Callable[[], None]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except RuntimeError:  # the loop is closed
+            self._ended = True
+        return not self._ended
 
 
 class FrameWriter:
@@ -148,3 +194,18 @@ def receive(connection: socket.socket, reader: FrameReader) -> list[bytes]:
     if not data:
         raise ConnectionEnded("the other side has closed the connection")
     return reader.feed(data)
+
+
+async def received(stream: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """The payloads of a stream, until it ends.
+
+    Raises:
+        ConnectionEnded: it does not end with a frame, or is broken.
+    """
+    reader = FrameReader()
+    try:
+        while data := await stream.read(_READ_BYTES):
+            for payload in reader.feed(data):
+                yield payload
+    except OSError as error:
+        raise ConnectionEnded(f"the connection is lost: {error}") from error

@@ -152,6 +152,10 @@ class Stats(_Message, frozen=True):
     models: dict[str, SchedulerStats]
 
 
+class Draining(_Message, frozen=True):
+    """The worker will end: it gets no new requests, and closes the connection after those that it has."""
+
+
 class Log(_Message, frozen=True):
     """A log record. `level`: as `logging` numbers them."""
 
@@ -160,7 +164,7 @@ class Log(_Message, frozen=True):
     message: str
 
 
-FromWorker = Loading | Failed | Ready | Accepted | Refused | Aborted | Deltas | Load | Stats | Log
+FromWorker = Loading | Failed | Ready | Accepted | Refused | Aborted | Deltas | Load | Stats | Draining | Log
 
 
 def _encode_other(value: Any) -> Any:

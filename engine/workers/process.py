@@ -15,11 +15,10 @@ from collections.abc import Callable
 from functools import partial
 
 from engine.engine import Engine
-from engine.runtime.loaded_model import ServedModel
 from engine.runtime.model_loading import LoadProgress
 from engine.workers.frames import FrameReader, FrameWriter, read_first
-from engine.workers.messages import Failed, Loading, Log, ModelFacts, Ready, Start, decode_to_worker, encode
-from engine.workers.server import WorkerServer
+from engine.workers.messages import Failed, Loading, Log, Start, decode_to_worker, encode
+from engine.workers.server import WorkerServer, ready_message
 
 _GC_ALLOCATIONS = 20_000
 """Net allocations between collections of the young generation."""
@@ -68,12 +67,11 @@ def main(load: Load = load_models) -> None:
         logging.debug("the models cannot be loaded", exc_info=True)
         raise SystemExit(1) from None
     engine.start()
-    facts = [_facts(engine, served) for served in engine.models.values()]
     # The objects so far stay alive. A full collection over them would hold a step for tens of milliseconds.
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_ALLOCATIONS, *gc.get_threshold()[1:])
-    writer.send(encode(Ready(facts, dict(engine.hardware), dict(engine.stats()))))
+    writer.send(encode(ready_message(engine)))
     asyncio.run(WorkerServer(engine.core, engine.models, writer).serve(connection))
     # What hangs in a device's driver is not waited for.
     end = threading.Timer(_EXIT_SECONDS, os._exit, [1])
@@ -86,26 +84,6 @@ def main(load: Load = load_models) -> None:
 def _report(writer: FrameWriter, name: str, done: int, total: int) -> None:
     if not writer.send(encode(Loading(name, done, total))):
         os._exit(1)  # the client has gone
-
-
-def _facts(engine: Engine, served: ServedModel) -> ModelFacts:
-    ranks, load = engine.core.load_of(served.name)
-    return ModelFacts(
-        name=served.name,
-        max_model_len=served.max_model_len,
-        windows=dict(served.windows),
-        vocab_size=served.vocab_size,
-        eos_token_ids=served.eos_token_ids,
-        created=served.created,
-        version=served.version,
-        takes_grammars=served.takes_grammars,
-        prefix_cache=served.prefix_cache,
-        sampling_defaults=served.sampling_defaults,
-        details=served.details,
-        adapter_slots=served.adapter_slots,
-        ranks=dict(ranks),
-        load=load,
-    )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from engine.engine import Engine
 from engine.errors import EngineError
 from engine.memory.request_hashes import hash_prompts
 from engine.request import FinishReason, Request, TokenDelta, Usage
@@ -16,7 +17,7 @@ from engine.runtime.core import EngineCore
 from engine.runtime.loaded_model import ServedModel
 from engine.runtime.matchers import assign_matchers
 from engine.runtime.submission import requests_of
-from engine.workers.frames import ConnectionEnded, FrameReader, FrameWriter, receive
+from engine.workers.frames import ConnectionEnded, FrameReader, FrameSender, receive
 from engine.workers.messages import (
     Abort,
     Aborted,
@@ -26,7 +27,9 @@ from engine.workers.messages import (
     Failed,
     FromWorker,
     Load,
+    ModelFacts,
     Pause,
+    Ready,
     Resume,
     Stats,
     Submit,
@@ -45,7 +48,7 @@ HEARTBEAT_SECONDS = 0.1
 class WorkerServer:
     """Serves one client with a loaded engine. Its methods run on one event loop unless stated otherwise."""
 
-    def __init__(self, core: EngineCore, models: Mapping[str, ServedModel], writer: FrameWriter) -> None:
+    def __init__(self, core: EngineCore, models: Mapping[str, ServedModel], writer: FrameSender) -> None:
         self._core = core
         self._models = models
         self._writer = writer
@@ -58,20 +61,46 @@ class WorkerServer:
         """Requests of these calls that are paused as soon as the engine has them."""
 
     async def serve(self, connection: socket.socket) -> None:
-        """Handle messages until the client closes the connection or the engine ends."""
-        self._report_loads()
+        """Handle the messages of a socket until the client closes it or the engine ends."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         reader = threading.Thread(
             target=_read, args=(connection, self._post_to(loop), ended, loop), name="turnpike-client", daemon=True
         )
         reader.start()
-        while not ended.is_set() and self._core.alive:
-            self._send(self._stats())
-            with suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_SECONDS):
-                    await ended.wait()
+        await self.report(ended)
+
+    async def report(self, ended: asyncio.Event) -> None:
+        """Send the load and the metrics until `ended` is set or the engine ends."""
+        ends = [
+            self._core.report_load(name, lambda report, name=name: self._send(Load(name, report)))  # type: ignore[misc]
+            for name in self._models
+        ]
+        try:
+            while not ended.is_set() and self._core.alive:
+                self._send(self._stats())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                        await ended.wait()
+        finally:
+            for end in ends:
+                end()
         if not self._core.alive:
             self._send(Failed(EngineError.__name__, "the engine thread has ended"))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests of this client have not ended."""
+        return bool(self._requests)
+
+    def abort_all(self) -> None:
+        """The client has gone: end its requests."""
+        by_model: dict[str, list[str]] = {name: list(self._requests) for name in self._models}
+        for task in set(self._preparing.values()):
+            task.cancel()
+        for name, request_ids in by_model.items():
+            with suppress(EngineError):
+                self._core.abort(name, request_ids, lambda: None)
+        self._requests.clear()
 
     def _post_to(self, loop: asyncio.AbstractEventLoop) -> Callable[[ToWorker], None]:
         return lambda message: _call_soon(loop, lambda: self.handle(message))
@@ -164,10 +193,6 @@ class WorkerServer:
         if deltas:
             self._send(Deltas(deltas))
 
-    def _report_loads(self) -> None:
-        for name in self._models:
-            self._core.report_load(name, lambda report, name=name: self._send(Load(name, report)))  # type: ignore[misc]
-
     def _stats(self) -> Stats:
         health = self._core.health
         return Stats(replace(health, alive=True), {name: self._core.stats(name) for name in self._models})
@@ -200,3 +225,29 @@ def _read(
 def _call_soon(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(action)
+
+
+def ready_message(engine: Engine) -> Ready:
+    """The models of an engine, as a client has to know them."""
+    facts = []
+    for served in engine.models.values():
+        ranks, load = engine.core.load_of(served.name)
+        facts.append(
+            ModelFacts(
+                name=served.name,
+                max_model_len=served.max_model_len,
+                windows=dict(served.windows),
+                vocab_size=served.vocab_size,
+                eos_token_ids=served.eos_token_ids,
+                created=served.created,
+                version=served.version,
+                takes_grammars=served.takes_grammars,
+                prefix_cache=served.prefix_cache,
+                sampling_defaults=served.sampling_defaults,
+                details=served.details,
+                adapter_slots=served.adapter_slots,
+                ranks=dict(ranks),
+                load=load,
+            )
+        )
+    return Ready(facts, dict(engine.hardware), dict(engine.stats()))

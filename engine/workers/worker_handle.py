@@ -2,12 +2,33 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from engine.request import Usage
+from engine.runtime.delta_dispatcher import Sink
 from engine.runtime.reservation import Reservation
 from engine.runtime.streams import AbortListener, Choice, DeltaReceiver, OutputDispatcher
 from engine.runtime.submission import Submission
-from engine.workers.worker_requests import CallRecord, WorkerRequests
+from engine.workers.worker_requests import CallRecord, OnAnswer, OnReleased
+
+
+class SubmitsRequests(Protocol):
+    """Computes requests somewhere: see `WorkerRequests`."""
+
+    def submit(
+        self,
+        model: str,
+        submissions: Sequence[Submission],
+        sink: Sink,
+        on_answer: OnAnswer,
+        reservation: Reservation | None = None,
+    ) -> CallRecord: ...
+
+    def pause(self, model: str, request_ids: Sequence[str]) -> None: ...
+
+    def resume(self, model: str, request_ids: Sequence[str]) -> None: ...
+
+    def abort(self, record: CallRecord, request_ids: Sequence[str], on_released: OnReleased) -> None: ...
 
 
 class WorkerHandle:
@@ -16,7 +37,7 @@ class WorkerHandle:
 
     def __init__(
         self,
-        requests: WorkerRequests,
+        requests: SubmitsRequests,
         model: str,
         submissions: Sequence[Submission],
         dispatchers: Callable[[], OutputDispatcher],
@@ -81,7 +102,8 @@ def _ids(choices: Sequence[Choice]) -> list[str]:
 
 def _notify(on_abort: AbortListener, choices: Sequence[Choice], usages: Mapping[str, Usage]) -> None:
     for choice in choices:
-        on_abort(choice.index, usages[choice.id])
+        if choice.id in usages:
+            on_abort(choice.index, usages[choice.id])
 
 
 def _resolve(answer: asyncio.Future[None], error: Exception | None) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from engine.errors import EngineError, EngineUnavailable
@@ -33,7 +34,7 @@ class CallRecord:
 
 
 @dataclass(slots=True)
-class _Outstanding:
+class Outstanding:
     """A request whose last delta has not arrived. `call`: the number under which it was submitted last.
 
     `output`: its tokens so far, of which `replayed_tokens` were submitted with it to the current worker.
@@ -84,20 +85,38 @@ class WorkerRequests:
     of each model. After `disconnect` requests are kept, and `reconnect` submits them to the next worker.
     """
 
-    def __init__(self, send: Callable[[ToWorker], bool], queues: Mapping[str, RemoteQueue]) -> None:
+    def __init__(
+        self,
+        send: Callable[[ToWorker], bool],
+        queues: Mapping[str, RemoteQueue],
+        lock: AbstractContextManager[object] | None = None,
+    ) -> None:
         self._send = send
         self._queues = queues
-        self._lock = threading.RLock()
+        self._lock = lock or threading.RLock()
         self._connected = False
         self._closed = False
         self._calls = 0
-        self._outstanding: dict[str, _Outstanding] = {}
+        self._outstanding: dict[str, Outstanding] = {}
         self._unanswered: dict[int, list[str]] = {}
         self._releases: dict[int, _Release] = {}
         self.replays_total = 0
 
     def __len__(self) -> int:
         return len(self._outstanding)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._outstanding
+
+    def items(self) -> list[tuple[str, Outstanding]]:
+        """The requests that have not ended, by id."""
+        with self._lock:
+            return list(self._outstanding.items())
+
+    @property
+    def connected(self) -> bool:
+        """Whether a worker computes them."""
+        return self._connected
 
     def submit(
         self,
@@ -126,7 +145,7 @@ class WorkerRequests:
                     reservation,
                 )
                 for one in _singles(submission):
-                    self._outstanding[one.request_ids[0]] = _Outstanding(record, one, call)
+                    self._outstanding[one.request_ids[0]] = Outstanding(record, one, call)
             self._unanswered[call] = [each for submission in submissions for each in submission.request_ids]
             self._send(Submit(call, model, tuple(submissions)))
             return record
@@ -171,21 +190,34 @@ class WorkerRequests:
         with self._lock:
             self._connected = True
             for request_id, each in self._outstanding.items():
-                each.call = self._next_call()
-                each.replays += 1
-                each.replayed_tokens = len(each.output)
-                self.replays_total += 1
-                self._unanswered[each.call] = [request_id]
-                submission = each.remaining()
-                self._queues[each.record.model].expect(
-                    submission.request_ids,
-                    submission.service_class.name,
-                    len(submission.token_ids),
-                    submission.max_tokens,
-                )
-                self._send(Submit(each.call, each.record.model, (submission,)))
-                if each.is_paused:
-                    self._send(Pause(each.record.model, [request_id]))
+                self._replay(request_id, each)
+
+    def _replay(self, request_id: str, each: Outstanding) -> None:
+        each.call = self._next_call()
+        each.replays += 1
+        each.replayed_tokens = len(each.output)
+        self.replays_total += 1
+        self._unanswered[each.call] = [request_id]
+        submission = each.remaining()
+        self._queues[each.record.model].expect(
+            submission.request_ids, submission.service_class.name, len(submission.token_ids), submission.max_tokens
+        )
+        self._send(Submit(each.call, each.record.model, (submission,)))
+        if each.is_paused:
+            self._send(Pause(each.record.model, [request_id]))
+
+    def take(self, request_id: str) -> Outstanding:
+        """Remove a request of a worker that has ended, for another worker's `adopt`."""
+        with self._lock:
+            assert not self._connected, "the worker still computes its requests"
+            return self._outstanding.pop(request_id)
+
+    def adopt(self, request_id: str, each: Outstanding) -> None:
+        """Submit a request that another worker has left to this one, which is connected."""
+        with self._lock:
+            self._require_connected()
+            self._outstanding[request_id] = each
+            self._replay(request_id, each)
 
     def disconnect(self) -> None:
         """The worker has ended. Aborted requests are released; those that may not be replayed end with an error."""
@@ -310,12 +342,12 @@ def _singles(submission: Submission) -> list[Submission]:
     ]
 
 
-def _usage_of(usage: Usage, each: _Outstanding) -> Usage:
+def _usage_of(usage: Usage, each: Outstanding) -> Usage:
     """The usage that a worker states, with the cache hits of the worker that computed the prompt first."""
     return replace(usage, cached_tokens=each.cached_tokens) if each.replays and each.output else usage
 
 
-def _continued(delta: TokenDelta, each: _Outstanding) -> TokenDelta:
+def _continued(delta: TokenDelta, each: Outstanding) -> TokenDelta:
     """A delta of a request that began on another worker."""
     if not each.output:
         each.cached_tokens = delta.cached_tokens

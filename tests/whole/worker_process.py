@@ -20,7 +20,6 @@ from engine.workers.messages import (
     FromWorker,
     Loading,
     Pause,
-    Ready,
     Resume,
     Start,
     Submit,
@@ -29,8 +28,7 @@ from engine.workers.messages import (
     decode_to_worker,
     encode,
 )
-from engine.workers.process import _facts
-from engine.workers.server import WorkerServer
+from engine.workers.server import WorkerServer, ready_message
 from tests.whole import threads
 from tests.whole.sockets import Socket
 
@@ -122,8 +120,7 @@ class WorkerProcess:
         engine.start()
         self.server = SeenServer(self, engine, self._writer)
         self.is_ready = True
-        facts = [_facts(engine, served) for served in engine.models.values()]
-        self._writer.send(encode(Ready(facts, dict(engine.hardware), dict(engine.stats()))))
+        self._writer.send(encode(ready_message(engine)))
         await self.server.serve(self._connection)  # type: ignore[arg-type]
 
     async def _bury(self) -> None:

@@ -1,0 +1,270 @@
+"""The replicas of models: which of them computes a request, and who gets it when that one is lost."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from engine.errors import EngineError, EngineUnavailable
+from engine.request import Usage
+from engine.runtime.core import EngineHealth
+from engine.runtime.delta_dispatcher import Sink
+from engine.runtime.expected_queue import PredictedWait
+from engine.runtime.reservation import Reservation
+from engine.runtime.submission import Submission
+from engine.scheduling.cost import row_work
+from engine.scheduling.stats import SchedulerStats
+from engine.workers.messages import (
+    Aborted,
+    Accepted,
+    Deltas,
+    Draining,
+    FromWorker,
+    Load,
+    ModelFacts,
+    Ready,
+    Refused,
+    Stats,
+    ToWorker,
+)
+from engine.workers.prefix_index import PrefixIndex, prefix_keys
+from engine.workers.remote_queue import RemoteQueue
+from engine.workers.worker_requests import CallRecord, OnAnswer, OnReleased, Outstanding, WorkerRequests
+
+logger = logging.getLogger(__name__)
+
+_DOWN = EngineHealth(alive=False, stuck_steps_total=0, step_age_seconds=0.0)
+
+
+class Replica:
+    """One worker as the router sees it. Implements `WorkerEvents`; the set's lock guards it."""
+
+    def __init__(self, name: str, replicas: "ReplicaSet", send: Callable[[ToWorker], bool]) -> None:
+        self.name = name
+        self.facts: dict[str, ModelFacts] = {}
+        self.queues: dict[str, RemoteQueue] = {}
+        self.prefixes: dict[str, PrefixIndex] = {}
+        self.requests = WorkerRequests(send, self.queues, replicas.lock)
+        self.stats: Mapping[str, SchedulerStats] = {}
+        self.health = _DOWN
+        self.hardware: Mapping[str, str | int | float] = {}
+        self.draining = False
+        self._replicas = replicas
+
+    def takes(self, model: str) -> bool:
+        """Whether it computes new requests of the model."""
+        return self.requests.connected and not self.draining and model in self.facts
+
+    def cost_ns(self, model: str, submission: Submission, keys: Sequence[int]) -> float:
+        """The predicted time to the first token, less the prefill that its prefix cache saves."""
+        queue = self.queues[model]
+        service_class = submission.service_class.name
+        wait_ns = queue.predicted_wait(service_class, submission.prompt_tokens).first_token_ns
+        cached_tokens = min(self.prefixes[model].cached_tokens(keys), submission.prompt_tokens - 1)
+        if cached_tokens <= 0:
+            return wait_ns
+        speed = queue.speed(self.facts[model].ranks[service_class])
+        step_ns = speed.cost.predict_ns(row_work(0, 1))
+        saved_ns = speed.slowdown * (speed.cost.predict_ns(row_work(0, cached_tokens)) - step_ns)
+        return wait_ns - max(saved_ns, 0.0)
+
+    def on_loading(self, model: str, done: int, total: int) -> None:
+        """See `WorkerEvents`."""
+
+    def on_ready(self, ready: Ready) -> None:
+        """See `WorkerEvents`."""
+        with self._replicas.lock:
+            self.facts = {facts.name: facts for facts in ready.models if self._replicas.accepts(self, facts)}
+            for facts in self.facts.values():
+                if facts.name in self.queues:
+                    self.queues[facts.name].on_report(facts.load)
+                else:
+                    self.queues[facts.name] = RemoteQueue(facts.ranks, facts.load)
+                stats = ready.stats[facts.name]
+                self.prefixes[facts.name] = PrefixIndex(16 * stats.num_blocks)
+            self.stats, self.hardware = ready.stats, ready.hardware
+            self.health = EngineHealth(alive=True, stuck_steps_total=0, step_age_seconds=0.0)
+            self.draining = False
+            self.requests.connect()
+            logger.info("the worker %s is ready with %s", self.name, ", ".join(self.facts))
+            self._replicas.on_ready(self)
+
+    def on_message(self, message: FromWorker) -> None:
+        """See `WorkerEvents`."""
+        match message:
+            case Deltas() | Accepted() | Refused() | Aborted():
+                self.requests.receive(message)
+            case Load():
+                if message.model in self.queues:
+                    self.queues[message.model].on_report(message.report)
+            case Stats():
+                self.stats, self.health = message.models, message.health
+            case Draining():
+                self.draining = True
+                logger.info("the worker %s drains", self.name)
+
+    def on_ended(self) -> None:
+        """See `WorkerEvents`."""
+        self.health = _DOWN
+        self.requests.disconnect()
+        self._replicas.on_lost(self)
+
+    def on_start_failed(self) -> None:
+        """See `WorkerEvents`."""
+
+    def on_given_up(self, reason: str) -> None:
+        """See `WorkerEvents`."""
+        self.health = _DOWN
+        self.requests.close(reason)
+
+
+class ReplicaSet:
+    """Chooses the worker of each call by seconds: the predicted wait at it, less the time that a cached prefix saves.
+
+    A call stays whole. Requests of a lost worker are submitted to the best of the others, or wait for the first that
+    is ready. Has the methods of `WorkerRequests`. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.replicas: list[Replica] = []
+        self.changed = threading.Condition(self.lock)
+        """Notified when a replica becomes ready."""
+        self._versions: dict[str, str] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return sum(len(replica.requests) for replica in self.replicas)
+
+    def accepts(self, replica: Replica, facts: ModelFacts) -> bool:
+        """Whether a replica's model has the same files as that of the others."""
+        version = self._versions.setdefault(facts.name, facts.version)
+        if version != facts.version:
+            logger.error(
+                "the worker %s has another version of %s (%s) than the others (%s): it is not used",
+                replica.name,
+                facts.name,
+                facts.version,
+                version,
+            )
+        return version == facts.version
+
+    def facts_of(self, model: str) -> ModelFacts | None:
+        """The model as a replica serves it; None while no one has been ready."""
+        with self.lock:
+            return next((each.facts[model] for each in self.replicas if model in each.facts), None)
+
+    def choose(self, model: str, submission: Submission) -> Replica | None:
+        """The replica whose first token of the prompt is expected the earliest; None: no one takes it."""
+        adapter = None if submission.adapter is None else submission.adapter.digest
+        keys = prefix_keys(submission.token_ids, submission.salt, adapter)
+        with self.lock:
+            takers = [replica for replica in self.replicas if replica.takes(model)]
+            chosen = min(takers, key=lambda replica: replica.cost_ns(model, submission, keys), default=None)
+            if chosen is not None:
+                chosen.prefixes[model].add(keys)
+            return chosen
+
+    def submit(
+        self,
+        model: str,
+        submissions: Sequence[Submission],
+        sink: Sink,
+        on_answer: OnAnswer,
+        reservation: Reservation | None = None,
+    ) -> CallRecord:
+        """As `WorkerRequests.submit`, at the best replica."""
+        with self.lock:
+            if self._closed:
+                raise EngineError("the engine is closed")
+            chosen = self.choose(model, submissions[0])
+            if chosen is None:
+                raise EngineUnavailable(f"no worker serves {model} at the moment")
+            if reservation is not None and not chosen.queues[model].holds(reservation):
+                reservation.release()
+                reservation = None
+            return chosen.requests.submit(model, submissions, sink, on_answer, reservation)
+
+    def pause(self, model: str, request_ids: Sequence[str]) -> None:
+        """As `WorkerRequests.pause`."""
+        with self.lock:
+            for replica, held in self._by_holder(request_ids):
+                replica.requests.pause(model, held)
+
+    def resume(self, model: str, request_ids: Sequence[str]) -> None:
+        """As `WorkerRequests.resume`."""
+        with self.lock:
+            for replica, held in self._by_holder(request_ids):
+                replica.requests.resume(model, held)
+
+    def abort(self, record: CallRecord, request_ids: Sequence[str], on_released: OnReleased) -> None:
+        """As `WorkerRequests.abort`; `on_released` may be called once for each replica, with parts of the usages."""
+        with self.lock:
+            holders = self._by_holder(request_ids)
+            held = {request_id for _, ids in holders for request_id in ids}
+            for replica, ids in holders:
+                replica.requests.abort(record, ids, on_released)
+            ended: dict[str, Usage] = {
+                each: record.usages[each] for each in request_ids if each not in held and each in record.usages
+            }
+        if ended:
+            on_released(ended)
+
+    def predicted_wait(self, model: str, service_class: str, prompt_tokens: int) -> PredictedWait:
+        """The shortest of the replicas' waits."""
+        queues = self._queues(model)
+        waits = [queue.predicted_wait(service_class, prompt_tokens) for queue in queues]
+        return min(waits, key=lambda wait: wait.first_token_ns, default=PredictedWait(0, 0))
+
+    def queue_depth(self, model: str) -> int:
+        """Requests that wait, of the replica with the shortest queue: the one that a new request finds."""
+        return min((queue.queue_depth for queue in self._queues(model)), default=0)
+
+    def reserve(self, model: str, service_class: str) -> Reservation:
+        """A place at the replica with the shortest wait."""
+        with self.lock:
+            queues = self._queues(model) or [each.queues[model] for each in self.replicas if model in each.queues]
+            queue = min(queues, key=lambda queue: queue.predicted_wait(service_class, 1).first_token_ns)
+            return queue.reserve(service_class)
+
+    def on_ready(self, replica: Replica) -> None:
+        """A worker is ready: it gets what lost ones have left. Called with the lock held."""
+        for other in self.replicas:
+            if other is not replica and not other.requests.connected:
+                self._move(other)
+        self.changed.notify_all()
+
+    def on_lost(self, replica: Replica) -> None:
+        """A worker has ended: others get its requests."""
+        with self.lock:
+            self._move(replica)
+            if kept := len(replica.requests):
+                logger.warning("%d requests of %s wait for a worker", kept, replica.name)
+
+    def close(self, reason: str) -> None:
+        """End all requests."""
+        with self.lock:
+            self._closed = True
+        for replica in self.replicas:
+            replica.requests.close(reason)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        for replica in self.replicas:
+            replica.requests.check()
+
+    def _queues(self, model: str) -> list[RemoteQueue]:
+        with self.lock:
+            return [replica.queues[model] for replica in self.replicas if replica.takes(model)]
+
+    def _by_holder(self, request_ids: Sequence[str]) -> list[tuple[Replica, list[str]]]:
+        held = [(each, [id_ for id_ in request_ids if id_ in each.requests]) for each in self.replicas]
+        return [(replica, ids) for replica, ids in held if ids]
+
+    def _move(self, lost: Replica) -> None:
+        for request_id, each in lost.requests.items():
+            chosen = self._heir(each)
+            if chosen is not None:
+                chosen.requests.adopt(request_id, lost.requests.take(request_id))
+
+    def _heir(self, each: Outstanding) -> Replica | None:
+        return self.choose(each.record.model, each.remaining())
