@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
-from weakref import WeakKeyDictionary
 
 from engine.adapters.source import AdapterSource
 from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
@@ -23,7 +22,7 @@ from engine.runtime.model_loading import LoadProgress, load
 from engine.runtime.output_stream import OutputStream
 from engine.runtime.request_handle import RequestHandle
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener, OutputDispatcher
+from engine.runtime.streams import AbortListener, OutputDispatchers
 from engine.runtime.submission import Submitter, choices_of, requests_of
 from engine.runtime.thread import EngineThread
 from engine.scheduling.stats import SchedulerStats
@@ -59,7 +58,7 @@ class Engine:
                 self._core.load_adapters(model.served.name, memory, reader, adapter_cache_bytes)
         self._arrivals = itertools.count()
         self._submitter = Submitter(salt_key)
-        self._dispatchers: WeakKeyDictionary[asyncio.AbstractEventLoop, OutputDispatcher] = WeakKeyDictionary()
+        self._dispatchers = OutputDispatchers()
         self._started = self._closed = False
 
     @classmethod
@@ -192,7 +191,7 @@ class Engine:
         served = self.models[model]
         submissions = self._submitter.submissions(served, prompts, tenant, service_class, adapter)
         requests = [requests_of(served, submission, self._arrivals) for submission in submissions]
-        handle = RequestHandle(self._core, served, requests, self._dispatcher, reservation)
+        handle = RequestHandle(self._core, served, requests, self._dispatchers.current, reservation)
         return OutputStream(choices_of(served, prompts, submissions), handle, on_abort)
 
     def stream(
@@ -244,13 +243,6 @@ class Engine:
             self.stream(model, prompt, params, continues_text=continues_text) for prompt, continues_text in prompts
         ]
         return await asyncio.gather(*(collect(stream, params.n) for stream in streams))
-
-    def _dispatcher(self) -> OutputDispatcher:
-        loop = asyncio.get_running_loop()
-        dispatcher = self._dispatchers.get(loop)
-        if dispatcher is None:
-            dispatcher = self._dispatchers[loop] = OutputDispatcher(loop)
-        return dispatcher
 
 
 async def _deltas(stream: OutputStream) -> AsyncGenerator[TextDelta]:

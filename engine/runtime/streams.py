@@ -55,6 +55,23 @@ class OutputDispatcher:
                 streams.push(delta)
 
 
+class OutputDispatchers:
+    """The dispatcher of each event loop that reads outputs."""
+
+    def __init__(self) -> None:
+        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, OutputDispatcher] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def current(self) -> OutputDispatcher:
+        """That of the running event loop."""
+        loop = asyncio.get_running_loop()
+        dispatcher = self._by_loop.get(loop)
+        if dispatcher is None:
+            dispatcher = self._by_loop[loop] = OutputDispatcher(loop)
+        return dispatcher
+
+
 AbortListener = Callable[[int, Usage], None]
 """Callback with the index of a choice and what it had consumed when the engine released it."""
 

@@ -126,6 +126,7 @@ class RemoteLink:
         finally:
             writer, self._writer = self._writer, None
             writer.close()
+            to_worker.transport.abort()  # at once: the loop may end with this task
             if ready:
                 self.restarts_total += not self._closing
                 self._events.on_ended()

@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from engine.errors import EngineError, EngineUnavailable
 from engine.request import Usage
@@ -32,7 +33,23 @@ from engine.workers.worker_requests import CallRecord, OnAnswer, OnReleased, Out
 
 logger = logging.getLogger(__name__)
 
+TOLERANCE = 0.2
+"""Workers whose costs differ by less than this fraction of the wait are equal: their step times are measured, and those
+of equal machines differ by about a tenth. The one with fewer requests is chosen."""
+
 _DOWN = EngineHealth(alive=False, stuck_steps_total=0, step_age_seconds=0.0)
+
+
+class Estimate(NamedTuple):
+    """The predicted time to a prompt's first token without the prefix cache, and the prefill that the cache saves."""
+
+    wait_ns: float
+    saved_ns: float
+
+    @property
+    def cost_ns(self) -> float:
+        """By which workers are compared."""
+        return self.wait_ns - self.saved_ns
 
 
 class Replica:
@@ -54,18 +71,23 @@ class Replica:
         """Whether it computes new requests of the model."""
         return self.requests.connected and not self.draining and model in self.facts
 
-    def cost_ns(self, model: str, submission: Submission, keys: Sequence[int]) -> float:
-        """The predicted time to the first token, less the prefill that its prefix cache saves."""
+    def load(self, model: str) -> int:
+        """Requests of this client that it computes, and of all clients as of its last report."""
+        running = sum(load.running_requests for load in self.queues[model].reported)
+        return max(len(self.requests), running)
+
+    def estimate(self, model: str, submission: Submission, keys: Sequence[int]) -> "Estimate":
+        """Of a prompt with these `prefix_keys`."""
         queue = self.queues[model]
         service_class = submission.service_class.name
         wait_ns = queue.predicted_wait(service_class, submission.prompt_tokens).first_token_ns
         cached_tokens = min(self.prefixes[model].cached_tokens(keys), submission.prompt_tokens - 1)
         if cached_tokens <= 0:
-            return wait_ns
+            return Estimate(wait_ns, 0.0)
         speed = queue.speed(self.facts[model].ranks[service_class])
         step_ns = speed.cost.predict_ns(row_work(0, 1))
         saved_ns = speed.slowdown * (speed.cost.predict_ns(row_work(0, cached_tokens)) - step_ns)
-        return wait_ns - max(saved_ns, 0.0)
+        return Estimate(wait_ns, max(saved_ns, 0.0))
 
     def on_loading(self, model: str, done: int, total: int) -> None:
         """See `WorkerEvents`."""
@@ -118,7 +140,8 @@ class Replica:
 
 
 class ReplicaSet:
-    """Chooses the worker of each call by seconds: the predicted wait at it, less the time that a cached prefix saves.
+    """Chooses the worker of each call by seconds: the predicted wait at it, less the time that a cached prefix saves;
+    among equal ones, by their load.
 
     A call stays whole. Requests of a lost worker are submitted to the best of the others, or wait for the first that
     is ready. Has the methods of `WorkerRequests`. Thread-safe.
@@ -158,10 +181,14 @@ class ReplicaSet:
         adapter = None if submission.adapter is None else submission.adapter.digest
         keys = prefix_keys(submission.token_ids, submission.salt, adapter)
         with self.lock:
-            takers = [replica for replica in self.replicas if replica.takes(model)]
-            chosen = min(takers, key=lambda replica: replica.cost_ns(model, submission, keys), default=None)
-            if chosen is not None:
-                chosen.prefixes[model].add(keys)
+            takers = [(each, each.estimate(model, submission, keys)) for each in self.replicas if each.takes(model)]
+            if not takers:
+                return None
+            _, best = min(takers, key=lambda taker: taker[1].cost_ns)
+            bound_ns = best.cost_ns + TOLERANCE * best.wait_ns
+            equal = [replica for replica, estimate in takers if estimate.cost_ns <= bound_ns]
+            chosen = min(equal, key=lambda replica: replica.load(model))
+            chosen.prefixes[model].add(keys)
             return chosen
 
     def submit(

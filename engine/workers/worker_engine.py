@@ -1,16 +1,13 @@
 """An engine whose models are computed by a process of their own, with the interface of `Engine`."""
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
-from weakref import WeakKeyDictionary
 
 from engine.adapters.source import AdapterSource
-from engine.checkpoints.checkpoint import open_checkpoint
 from engine.config import EngineConfig
 from engine.errors import EngineError
 from engine.memory.kv_memory import InsufficientMemory
@@ -22,10 +19,10 @@ from engine.runtime.loaded_model import ServedModel
 from engine.runtime.model_loading import LoadProgress
 from engine.runtime.output_stream import OutputStream
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener, OutputDispatcher
+from engine.runtime.streams import AbortListener, OutputDispatchers
 from engine.runtime.submission import Submitter, choices_of
 from engine.scheduling.stats import SchedulerStats
-from engine.text.processor import TextProcessor
+from engine.workers.client_models import served_model, text_processors
 from engine.workers.messages import (
     Aborted,
     Accepted,
@@ -67,7 +64,7 @@ class WorkerEngine:
         self._config = config
         self._progress = progress
         self._submitter = Submitter(config.salt_key)
-        self._dispatchers: WeakKeyDictionary[asyncio.AbstractEventLoop, OutputDispatcher] = WeakKeyDictionary()
+        self._dispatchers = OutputDispatchers()
         self._queues: dict[str, RemoteQueue] = {}
         self._facts: dict[str, ModelFacts] = {}
         self._stats: Mapping[str, SchedulerStats] = {}
@@ -84,9 +81,9 @@ class WorkerEngine:
             if self._cancelled is not None:
                 raise self._cancelled from None
             raise _LOAD_ERRORS.get(error.kind, EngineError)(str(error)) from error
-        texts = self._texts()
+        texts = text_processors(self._paths, config)
         self.models: Mapping[str, ServedModel] = MappingProxyType(
-            {name: _served(self._facts[name], texts[name]) for name in models}
+            {name: served_model(self._facts[name], texts[name]) for name in models}
         )
 
     @classmethod
@@ -164,7 +161,7 @@ class WorkerEngine:
         """
         served = self.models[model]
         submissions = self._submitter.submissions(served, prompts, tenant, service_class, adapter)
-        handle = WorkerHandle(self.requests, model, submissions, self._dispatcher, reservation)
+        handle = WorkerHandle(self.requests, model, submissions, self._dispatchers.current, reservation)
         return OutputStream(choices_of(served, prompts, submissions), handle, on_abort)
 
     def on_loading(self, model: str, done: int, total: int) -> None:
@@ -216,37 +213,3 @@ class WorkerEngine:
         """See `WorkerEvents`."""
         self._health = _IDLE
         self.requests.close(reason)
-
-    def _dispatcher(self) -> OutputDispatcher:
-        loop = asyncio.get_running_loop()
-        dispatcher = self._dispatchers.get(loop)
-        if dispatcher is None:
-            dispatcher = self._dispatchers[loop] = OutputDispatcher(loop)
-        return dispatcher
-
-    def _texts(self) -> dict[str, TextProcessor]:
-        """The text processor of each model. A model and its draft model share the memory of equal tokenizers."""
-        texts: dict[str, TextProcessor] = {}
-        for name in sorted(self._paths, key=lambda name: name in self._config.drafts):
-            text = open_checkpoint(self._paths[name], self._config.weight_cache).text_processor()
-            draft = self._config.drafts.get(name)
-            texts[name] = text if draft is None else text.sharing(texts[draft])
-        return texts
-
-
-def _served(facts: ModelFacts, text: TextProcessor) -> ServedModel:
-    return ServedModel(
-        name=facts.name,
-        text=text,
-        max_model_len=facts.max_model_len,
-        windows=facts.windows,
-        vocab_size=facts.vocab_size,
-        eos_token_ids=facts.eos_token_ids,
-        created=facts.created,
-        version=facts.version,
-        prefix_cache=facts.prefix_cache,
-        sampling_defaults=facts.sampling_defaults,
-        details=facts.details,
-        adapter_slots=facts.adapter_slots,
-        is_remote=facts.takes_grammars,
-    )

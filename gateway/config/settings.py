@@ -52,6 +52,7 @@ from gateway.config.setting_sources import (
     xdg_folder,
 )
 from gateway.config.store_urls import is_redis_url, normalise_database_url
+from gateway.config.worker_tls import StatedTLS
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.routing.names import is_reserved
 from gateway.sessions.policy import SessionWindow
@@ -208,6 +209,11 @@ class Settings(BaseSettings):
     """Timeout of an engine step: its requests fail, and readiness is off."""
     engine_process: bool | None = None
     """Run the engine in a process of its own, which is started again where it ends. None: on a GPU."""
+    replicas: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Served name -> addresses of its workers, such as `["tcp://10.0.0.7:9010"]`. All models have some, or none has;
+    `models` says where their tokenizers are."""
+    worker_tls: StatedTLS | None = None
+    """Certificates between gateways and `turnpike worker`. None: no TLS, which is for loopback alone."""
     speculation: Literal["auto", "off", "ngram", "draft"] = "auto"
     """Speculative decoding; it does not change the text. ngram: drafts from the request's own text. draft: drafts from
     the small model, and an error without one. auto: both where possible. The depth adapts to the measured gain."""

@@ -8,6 +8,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from engine.engine import Engine
+from engine.workers.replica_engine import ReplicaEngine
 from engine.workers.worker_engine import WorkerEngine
 from gateway.adapters.book import AdapterBook
 from gateway.adapters.hosting import AdapterHosting
@@ -66,7 +67,7 @@ class Unpriced(OperatorError):
 
 
 async def open_services(
-    settings: Settings, engine: Engine | WorkerEngine, database: AsyncEngine, pepper: bytes
+    settings: Settings, engine: Engine | WorkerEngine | ReplicaEngine, database: AsyncEngine, pepper: bytes
 ) -> tuple[Services, AdminApp]:
     """The services and the admin API, on the event loop that serves them. The application starts and stops both; the
     caller owns the database.

@@ -7,18 +7,25 @@ import asyncio
 import gc
 import socket
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import structlog
 
 from engine.config import EngineConfig, SchedulerConfig, step_sizes
 from engine.engine import Engine
+from engine.errors import EngineUnavailable
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
+from engine.runtime.model_loading import LoadProgress
 from engine.sampling_defaults import SamplingDefaults
+from engine.workers.remote_link import Address
+from engine.workers.replica_engine import ReplicaEngine
+from engine.workers.tls import TLSFiles, client_context
 from engine.workers.worker_engine import WorkerEngine
 from gateway.analytics.absent import ABSENT
 from gateway.analytics.opening import is_embedded, preload
@@ -26,6 +33,7 @@ from gateway.config.engine_classes import engine_classes_of
 from gateway.config.pepper import load_pepper
 from gateway.config.safety import readable_secrets, refuse_unsafe, stores_without_tls
 from gateway.config.settings import Settings
+from gateway.config.worker_tls import StatedTLS
 from gateway.errors import OperatorError
 from gateway.extras import is_installed
 from gateway.process.catalog import FETCH_FIRST, default_models, default_pairs, is_fetchable
@@ -41,6 +49,8 @@ GC_ALLOCATIONS = 20_000
 """Net allocations between collections of the young generation."""
 
 _log = structlog.get_logger("turnpike.serve")
+
+E = TypeVar("E")
 
 
 def run(
@@ -159,12 +169,71 @@ def _engine_class(settings: Settings) -> type[Engine] | type[WorkerEngine]:
     return WorkerEngine if (takes_gpu(settings.device) if own is None else own) else Engine
 
 
-def load_engine(settings: Settings, report: Report) -> Engine | WorkerEngine:
-    """The engine with the settings' models, or with the default models.
+def tls_files(stated: StatedTLS) -> TLSFiles:
+    """The files as the engine takes them."""
+    return TLSFiles(stated.certificate, stated.key, stated.ca)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is of this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfig) -> ReplicaEngine:
+    """The engine of the settings' workers.
 
     Raises:
-        OperatorError: a model is missing, unsupported or too large, or the device is unavailable.
+        OperatorError: `replicas` and `models` have different names, or an address or a certificate cannot be used.
     """
+    if different := set(settings.replicas) ^ set(models):
+        raise OperatorError(f"replicas: {min(different)!r} is not both in `replicas` and in `models`")
+    try:
+        addresses = [Address.parse(each) for some in settings.replicas.values() for each in some]
+        context = None if settings.worker_tls is None else client_context(tls_files(settings.worker_tls))
+    except ValueError as error:
+        raise OperatorError(f"replicas: {error}") from error
+    except OSError as error:
+        raise OperatorError(f"worker_tls: {error}") from error
+    if context is None and (exposed := next((each for each in addresses if not is_loopback(each.host)), None)):
+        raise OperatorError(f"replicas: {exposed} is on another machine: set worker_tls")
+    return ReplicaEngine(models, settings.replicas, config, context)
+
+
+def load_engine(settings: Settings, report: Report) -> Engine | WorkerEngine | ReplicaEngine:
+    """The engine with the settings' models, or with the default models: in this process, in one of its own, or on the
+    settings' workers.
+
+    Raises:
+        OperatorError: a model is missing, unsupported or too large, or the device or a worker is unavailable.
+    """
+    models, config = _stated(settings, report)
+    if settings.replicas:
+        return _refusing(lambda: _connect(settings, models, config))
+    return _refusing(lambda: _engine_class(settings).load(models, config, progress=_loading(report)))
+
+
+def load_engine_here(settings: Settings, report: Report) -> Engine:
+    """As `load_engine`, in this process."""
+    models, config = _stated(settings, report)
+    return _refusing(lambda: Engine.load(models, config, progress=_loading(report)))
+
+
+def _loading(report: Report) -> LoadProgress:
+    return lambda name, done, total: report(f"loading {name}", done, total)
+
+
+def _refusing(load: Callable[[], E]) -> E:
+    try:
+        return load()
+    except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable, EngineUnavailable) as error:
+        raise OperatorError(str(error)) from error
+
+
+def _stated(settings: Settings, report: Report) -> tuple[Mapping[str, Path], EngineConfig]:
+    """The models and the config of the engine that the settings state."""
     models: Mapping[str, Path] = settings.models
     small_models: Mapping[str, str] = settings.small_models
     if not models:
@@ -174,7 +243,7 @@ def load_engine(settings: Settings, report: Report) -> Engine | WorkerEngine:
         if unknown := next((name for name in names if name not in models), None):
             raise OperatorError(f"{key}: the model {unknown!r} is not among the served ones")
     _refuse_unknown_targets(settings, models, small_models)
-    config = EngineConfig(
+    return models, EngineConfig(
         scheduler=scheduler_config_of(settings),
         device=settings.device,
         dtype=settings.dtype,
@@ -199,9 +268,3 @@ def load_engine(settings: Settings, report: Report) -> Engine | WorkerEngine:
         adapter_cache_bytes=settings.adapters.cache_bytes,
         adapter_wait_seconds=settings.adapters.wait_s,
     )
-    try:
-        return _engine_class(settings).load(
-            models, config, progress=lambda name, done, total: report(f"loading {name}", done, total)
-        )
-    except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable) as error:
-        raise OperatorError(str(error)) from error

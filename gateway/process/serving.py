@@ -8,6 +8,7 @@ import structlog
 import uvloop
 
 from engine.engine import Engine
+from engine.workers.replica_engine import ReplicaEngine
 from engine.workers.worker_engine import WorkerEngine
 from gateway.app import create_app, create_local_app
 from gateway.config.settings import Settings
@@ -48,7 +49,7 @@ async def prepare_database(settings: Settings, pepper: bytes, *, free: bool) -> 
 
 def serve(
     settings: Settings,
-    engine: Engine | WorkerEngine,
+    engine: Engine | WorkerEngine | ReplicaEngine,
     pepper: bytes,
     listener: socket.socket,
     termination: Termination,
@@ -88,7 +89,7 @@ async def make_demo_key(admin: AdminApp, tier: str) -> str:
 
 async def _serve(
     settings: Settings,
-    engine: Engine | WorkerEngine,
+    engine: Engine | WorkerEngine | ReplicaEngine,
     pepper: bytes,
     listener: socket.socket,
     termination: Termination,

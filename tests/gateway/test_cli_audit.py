@@ -100,6 +100,7 @@ CHANGES_NOTHING = {
     "top",
     "usage latencies",
     "usage show",
+    "worker",
 }
 
 

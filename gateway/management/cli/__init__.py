@@ -30,6 +30,7 @@ from gateway.management.cli import (
     tenants,
     top,
     usage,
+    worker,
 )
 from gateway.management.cli.app import group, root
 
@@ -38,9 +39,9 @@ app = root(
 
     Commands on tenants, keys, limits, prices, usage, bills and the audit log run in the gateway at --url (or
     $TURNPIKE_URL, with an administrator's key in $TURNPIKE_ADMIN_KEY), or else in the gateway that serves the data
-    directory, or else in this process. The others run on this machine only: serve and sink are the servers; db, kafka,
-    config and doctor are about what they run on; admin-key makes the keys of --url; models, distill and route fit are
-    about files of models; bench and top are clients with an address of their own."""
+    directory, or else in this process. The others run on this machine only: serve, worker and sink are the servers;
+    db, kafka, config and doctor are about what they run on; admin-key makes the keys of --url; models, distill and
+    route fit are about files of models; bench and top are clients with an address of their own."""
 )
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
@@ -48,6 +49,7 @@ app.command("top")(top.top)
 app.command("distill")(distill.distill)
 
 app.command("sink")(sink.sink)
+app.command("worker")(worker.worker)
 app.command("reconcile")(reconcile.reconcile)
 app.command("refusals")(refusals.refusals)
 

@@ -1,0 +1,293 @@
+"""Workers behind one client: the best gets a request, and another continues it where that is lost."""
+
+import asyncio
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from engine.config import EngineConfig
+from engine.engine import Engine
+from engine.errors import EngineUnavailable
+from engine.request import STANDARD, PromptInput, SamplingParams, TextDelta
+from engine.runtime.output_stream import OutputStream
+from engine.workers.replica_engine import ReplicaEngine
+from engine.workers.replicas import Replica
+from engine.workers.tls import TLSFiles, client_context
+
+CONFIG = EngineConfig(dtype="float32", kv_cache_bytes=4 << 20, threads=1, salt_key=b"salt")
+PROMPT = [1, 5, 9, 20, 33, 7, 7, 4]
+LONG = SamplingParams(seed=4, max_tokens=300, ignore_eos=True, n=2)
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from engine.config import EngineConfig, SchedulerConfig
+from engine.engine import Engine
+from engine.workers.listener import WorkerListener
+from engine.workers.tls import TLSFiles, server_context
+
+async def main(engine):
+    listener = WorkerListener(engine)
+    files = [Path(each) for each in sys.argv[3:]]
+    context = server_context(TLSFiles(*files)) if files else None
+    await listener.listen("127.0.0.1", int(sys.argv[2]), context)
+    print(listener.port, flush=True)
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, sys.stdin.readline)  # until it is told to drain
+    await listener.drain(5.0)
+    await listener.close()
+
+scheduler = SchedulerConfig(max_running=4)
+config = EngineConfig(dtype="float32", kv_cache_bytes=4 << 20, threads=1, scheduler=scheduler)
+with Engine.load({"m": Path(sys.argv[1])}, config) as engine:
+    asyncio.run(main(engine))
+"""
+
+
+@dataclass
+class Worker:
+    """A worker in a process of its own."""
+
+    folder: Path
+    files: tuple[Path, ...] = ()
+    port: int = 0
+    process: subprocess.Popen[str] = field(init=False)
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", PROGRAM, str(self.folder), str(self.port), *map(str, self.files)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline())
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def drain(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+
+@contextmanager
+def running(*workers: Worker) -> Iterator[None]:
+    try:
+        for worker in workers:
+            worker.start()
+        yield
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_folders: dict[str, Path]) -> Path:
+    return tiny_folders["llama"]
+
+
+@pytest.fixture(scope="module")
+def here(folder: Path) -> Iterator[Engine]:
+    with Engine.load({"m": folder}, CONFIG) as engine:
+        yield engine
+
+
+@pytest.fixture
+def two(folder: Path) -> Iterator[list[Worker]]:
+    workers = [Worker(folder), Worker(folder)]
+    with running(*workers):
+        yield workers
+
+
+@pytest.fixture
+def there(folder: Path, two: list[Worker]) -> Iterator[ReplicaEngine]:
+    with engine_of(folder, two) as engine:
+        until(lambda: all(replica.takes("m") for replica in engine.set.replicas))
+        yield engine
+        until(lambda: not len(engine.set))
+        engine.set.check()
+
+
+def engine_of(folder: Path, workers: list[Worker], context: ssl.SSLContext | None = None) -> ReplicaEngine:
+    addresses = {"m": [worker.address for worker in workers]}
+    return ReplicaEngine({"m": folder}, addresses, CONFIG, context, ready_seconds=20.0)
+
+
+async def rest_of(stream: OutputStream) -> list[TextDelta]:
+    deltas: list[TextDelta] = []
+    while batch := await stream.next_batch():
+        deltas += batch
+    return deltas
+
+
+def essence(deltas: list[TextDelta]) -> list[object]:
+    seen: list[object] = []
+    for index in sorted({delta.index for delta in deltas}):
+        own = [delta for delta in deltas if delta.index == index]
+        assert own[-1].usage is not None
+        usage = (own[-1].usage.prompt_tokens, own[-1].usage.completion_tokens)
+        seen.append(("".join(delta.text for delta in own), own[-1].finish_reason, usage))
+    return seen
+
+
+async def answer(engine: Engine | ReplicaEngine, prompt: PromptInput) -> list[object]:
+    async with engine.submit("m", [prompt]) as stream:
+        return essence(await rest_of(stream))
+
+
+def holder(engine: ReplicaEngine) -> Replica:
+    """The replica that computes the one call."""
+    [replica] = [each for each in engine.set.replicas if len(each.requests)]
+    return replica
+
+
+def connected(engine: ReplicaEngine, port: int) -> bool:
+    [replica] = [each for each in engine.set.replicas if each.name.endswith(f":{port}")]
+    return replica.requests.connected
+
+
+def worker_of(replica: Replica, workers: list[Worker]) -> Worker:
+    [worker] = [each for each in workers if each.address == replica.name]
+    return worker
+
+
+async def test_answers_are_those_of_an_engine_in_this_process(here: Engine, there: ReplicaEngine) -> None:
+    prompt = PromptInput(PROMPT, LONG)
+    assert await answer(there, prompt) == await answer(here, prompt)
+    assert there.ready
+    assert set(there.stats()) == {"m"}
+
+
+async def test_another_worker_continues_the_streams_of_a_lost_one(
+    here: Engine, there: ReplicaEngine, two: list[Worker]
+) -> None:
+    prompt = PromptInput(PROMPT, LONG)
+    async with there.submit("m", [prompt]) as stream:
+        deltas = list(await stream.next_batch())
+        lost = holder(there)
+        worker_of(lost, two).kill()
+        deltas += await rest_of(stream)
+    assert essence(deltas) == await answer(here, prompt)
+    await wait_for(lambda: not lost.requests.connected)
+    assert there.ready, "the other one is there"
+
+
+async def test_streams_wait_for_a_worker_where_all_are_lost(
+    here: Engine, there: ReplicaEngine, two: list[Worker]
+) -> None:
+    prompt = PromptInput(PROMPT, LONG)
+    async with there.submit("m", [prompt]) as stream:
+        deltas = list(await stream.next_batch())
+        last = worker_of(holder(there), two)
+        for worker in sorted(two, key=lambda worker: worker is last):
+            worker.kill()
+            await wait_for(lambda port=worker.port: not connected(there, port))
+        await wait_for(lambda: not there.ready)
+        with pytest.raises(EngineUnavailable):
+            await answer(there, prompt)
+        await asyncio.to_thread(two[1].start)
+        deltas += await rest_of(stream)
+    assert essence(deltas) == await answer(here, prompt)
+
+
+async def test_a_worker_that_drains_gets_no_new_requests_and_ends_those_that_it_has(
+    here: Engine, there: ReplicaEngine, two: list[Worker]
+) -> None:
+    prompt = PromptInput(PROMPT, LONG)
+    async with there.submit("m", [prompt]) as stream:
+        deltas = list(await stream.next_batch())
+        drained = holder(there)
+        worker_of(drained, two).drain()
+        await wait_for(lambda: drained.draining)
+        assert await answer(there, prompt) == await answer(here, prompt)
+        deltas += await rest_of(stream)
+    assert essence(deltas) == await answer(here, prompt)
+    await wait_for(lambda: not drained.requests.connected)
+
+
+async def test_requests_at_once_are_spread_over_the_workers(there: ReplicaEngine) -> None:
+    async def one(number: int) -> None:
+        async with there.submit("m", [PromptInput([number + 3] * 40, SamplingParams(max_tokens=200))]) as stream:
+            await wait_for(lambda: len(there.set) == 24)
+            seen.append([len(replica.requests) for replica in there.set.replicas])
+            await everyone.wait()
+            await stream.next_batch()
+
+    seen: list[list[int]] = []
+    everyone = asyncio.Barrier(24)
+    await asyncio.gather(*(one(number) for number in range(24)))
+    assert min(seen[0]) >= 4, seen[0]
+
+
+async def test_reservations_leave_nothing_behind(there: ReplicaEngine) -> None:
+    prompts = [PromptInput([number + 3] * 70, SamplingParams(max_tokens=3)) for number in range(6)]
+
+    async def one(prompt: PromptInput) -> None:
+        with there.reserve("m", STANDARD) as reservation:
+            async with there.submit("m", [prompt], reservation=reservation) as stream:
+                await rest_of(stream)
+
+    await asyncio.gather(*map(one, prompts))
+    assert there.reservations() == {"m": 0}
+    await wait_for(lambda: there.queue_depth("m") == 0)
+
+
+def test_a_model_without_a_worker_is_named(folder: Path) -> None:
+    with pytest.raises(EngineUnavailable, match="no worker of m"):
+        ReplicaEngine({"m": folder}, {"m": ["tcp://127.0.0.1:9"]}, CONFIG, None, ready_seconds=0.5)
+
+
+async def test_both_sides_need_a_certificate_of_the_authority(here: Engine, folder: Path, tmp_path: Path) -> None:
+    ours, strangers = make_authority(tmp_path / "ours"), make_authority(tmp_path / "strangers")
+    worker = Worker(folder, (ours.certificate, ours.key, ours.authority))
+    prompt = PromptInput(PROMPT, LONG)
+    with running(worker):
+        with engine_of(folder, [worker], client_context(ours)) as engine:
+            assert await answer(engine, prompt) == await answer(here, prompt)
+        stranger = TLSFiles(strangers.certificate, strangers.key, ours.authority)
+        for context in (client_context(stranger), client_context(strangers), None):
+            with pytest.raises(EngineUnavailable):
+                ReplicaEngine({"m": folder}, {"m": [worker.address]}, CONFIG, context, ready_seconds=1.0)
+
+
+def make_authority(folder: Path) -> TLSFiles:
+    """An authority, and a certificate of it for 127.0.0.1."""
+    folder.mkdir()
+    authority, key = folder / "ca.pem", folder / "ca.key"
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority",
+            "-keyout", str(key), "-out", str(authority))  # fmt: skip
+    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=worker", "-keyout", str(folder / "own.key"),
+            "-out", str(folder / "own.csr"))  # fmt: skip
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
+    openssl("x509", "-req", "-days", "2", "-in", str(folder / "own.csr"), "-CA", str(authority), "-CAkey", str(key),
+            "-CAcreateserial", "-extfile", str(folder / "names"), "-out", str(folder / "own.pem"))  # fmt: skip
+    return TLSFiles(folder / "own.pem", folder / "own.key", authority)
+
+
+def openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.005)
