@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Some images set it. Without bytecode each process compiles all that it imports: a second of each start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install lock run test test-all wheel wheel-aarch64 clients check native sanitize format bench compose-secrets
+.PHONY: install lock run test test-all wheel wheel-aarch64 clients check native sanitize format bench seeds compose-secrets
 
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
@@ -114,6 +114,10 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.words
+
+# Further seeds of the simulation of the whole program: `make test-all` has the first 60 and those that failed once.
+seeds: install
+	$(BIN)/python -m tests.whole --from 60 --seeds 940
 
 # The native library alone, into the tree; only what has changed. `make -C kernels/cpu/native/src help` says more.
 native:

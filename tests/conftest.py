@@ -40,6 +40,8 @@ LONGEST = (
     "tests/whole/test_whole.py",
     "tests/gateway/metering/test_sink_process.py",
     "tests/deploy/test_dockerfile.py",
+    "tests/e2e/test_wheel.py",
+    "tests/pairs/test_pairs.py",
     "tests/e2e/test_kill.py",
     "tests/e2e/test_drain.py",
     "tests/kernels/triton/test_compiled.py",
