@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Some images set it. Without bytecode each process compiles all that it imports: a second of each start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install lock run test test-all wheel wheel-aarch64 clients check native sanitize format bench compose-secrets
+.PHONY: install lock run test test-all wheel wheel-aarch64 clients check native sanitize format bench seeds compose-secrets
 
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
@@ -25,9 +25,10 @@ $(BIN)/python:
 # What serving on a CPU takes, and no more. Only what a lock names is installed, with its hashes; nothing is resolved. uv
 # takes a fifth of pip's processor time, but knows no index or certificate of pip's configuration: where it fails, pip does it.
 PACKAGES := $(LOCKED) -r requirements.lock -r requirements-build.lock
+UV_INSTALL := $(BIN)/uv --quiet --no-cache pip install --python $(BIN)/python
 $(VENV)/.packages: requirements.lock requirements-build.lock requirements-uv.lock | $(BIN)/python
-	$(PIP) install --no-compile $(LOCKED) -r requirements-uv.lock && \
-		$(BIN)/uv --quiet --no-cache pip install --python $(BIN)/python $(PACKAGES) || $(PIP) install --no-compile $(PACKAGES)
+	$(PIP) install --no-compile $(LOCKED) -r requirements-uv.lock && $(UV_INSTALL) $(PACKAGES) || \
+		$(PIP) install --no-compile $(PACKAGES)
 	touch $@
 
 # The native library is compiled while the packages arrive; setup.py takes it as it is.
@@ -47,8 +48,8 @@ $(VENV)/.wheel: requirements-wheel.lock | $(BIN)/python
 # All else, for tests and checks. torch comes by its name: which build is right depends on the device, and each has hashes
 # of its own. What every build needs is in the lock, so it brings itself and, built for CUDA, CUDA's libraries.
 $(STAMP): $(RUNTIME) requirements-dev.lock
-	$(PIP) install $(LOCKED) -r requirements-dev.lock
-	$(PIP) install torch==2.13.0
+	$(UV_INSTALL) $(LOCKED) -r requirements-dev.lock || $(PIP) install --no-compile $(LOCKED) -r requirements-dev.lock
+	$(PIP) install --no-compile torch==2.13.0
 	touch $@
 
 # The locks from pyproject.toml, after a change there; versions that still fit stay. `make lock LOCK_FLAGS=--upgrade`: none.
@@ -113,6 +114,10 @@ check: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m tests.words
+
+# Further seeds of the simulation of the whole program: `make test-all` has the first 60 and those that failed once.
+seeds: install
+	$(BIN)/python -m tests.whole --from 60 --seeds 940
 
 # The native library alone, into the tree; only what has changed. `make -C kernels/cpu/native/src help` says more.
 native:

@@ -1,7 +1,9 @@
 """Settings of every test run, and fixtures for every test."""
 
+import gc
 import os
 import resource
+from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,6 +42,8 @@ LONGEST = (
     "tests/whole/test_whole.py",
     "tests/gateway/metering/test_sink_process.py",
     "tests/deploy/test_dockerfile.py",
+    "tests/e2e/test_wheel.py",
+    "tests/pairs/test_pairs.py",
     "tests/e2e/test_kill.py",
     "tests/e2e/test_drain.py",
     "tests/kernels/triton/test_compiled.py",
@@ -47,6 +51,17 @@ LONGEST = (
     "tests/engine/test_smollm2.py",
 )
 """Files that take 30 s or more. They go first, so that the workers of a parallel run end together."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Without the garbage collector: modules and items stay, and to look through them takes two fifths of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -71,6 +71,7 @@ async def test_a_tenant_talks_by_keyboard_and_is_billed_once_for_each_answer(bro
     answer = page.locator(".turn").nth(1)
     await expect(answer.locator(".answer")).to_have_text("Hello, world!")
     await expect(answer.locator(".facts")).to_contain_text("Because")
+    await until(lambda: len(billed(house)) == 1)  # the last of the text is seen before the last byte is sent
     (event,) = billed(house)
     facts = await answer.locator(".facts").inner_text()
     assert f"{event.prompt_tokens} tokens, {event.cached_tokens} cached" in facts
@@ -86,7 +87,7 @@ async def test_a_tenant_talks_by_keyboard_and_is_billed_once_for_each_answer(bro
     await expect(page.locator(".turn").nth(3).locator(".facts")).to_contain_text("Request")
     prompt = bytes(house.engine.calls[1].prompt[1:]).decode()
     assert prompt == "<system>Be brief.\n<user>hi\n<assistant>Hello, world!\n<user>and now?\n<assistant>"
-    await until(lambda: len(billed(house)) == 2)  # the last of the text is seen before the last byte is sent
+    await until(lambda: len(billed(house)) == 2)
 
     await until(lambda: house.services.journal.backlog_events == 0)
     await answer.locator(".facts a").click()

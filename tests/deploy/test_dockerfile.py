@@ -17,7 +17,7 @@ from gateway.config.settings import Settings
 from gateway.management.cli import app
 from tests.deploy.dockerfile import DOCKERFILE, ROOT, command_of, image_environment, inherited, last, stages
 from tests.deploy.locks import here
-from tests.support.wheel import build_wheel
+from tests.support.wheel import SOURCES, built_once
 
 TARGETS = ("cpu", "standalone", "gpu")
 PINNED = re.compile(r"^[a-z0-9./-]+:\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?$")
@@ -26,9 +26,7 @@ SITE_PACKAGES = "/opt/turnpike/lib/python3.11/site-packages"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of the build stage, from the files that it copies."""
-    copied = [words.split() for words in stages()["build"].all("COPY")]
-    return build_wheel(tmp_path_factory.mktemp("wheel"), [name for words in copied for name in words[:-1]])
+    return built_once(tmp_path_factory)
 
 
 def test_every_stage_stands_on_a_pinned_image_or_an_earlier_stage() -> None:
@@ -151,6 +149,12 @@ def test_the_packages_of_the_cpu_image_take_less_than_300_mb() -> None:
     assert all(counted.values()), counted
     largest = sorted(counted.items(), key=lambda each: -each[1])[:10]
     assert 200e6 < sum(counted.values()) < 300e6, largest
+
+
+def test_the_wheel_is_built_from_what_is_copied() -> None:
+    """So the wheel of these tests is the output of the build stage."""
+    copied = [words.split() for words in stages()["build"].all("COPY")]
+    assert {name for words in copied for name in words[:-1]} == {*SOURCES, "requirements-build.lock"}
 
 
 def test_the_wheel_is_built_by_what_is_locked() -> None:

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.demo_banner import key_of, read_banner
 from tests.support.servers import free_port
-from tests.support.wheel import ROOT, build_wheel
+from tests.support.wheel import ROOT, built_once
 
 MIB = 1 << 20
 BASE_MIB = 250
@@ -24,7 +24,7 @@ START_S = 180
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+    return built_once(tmp_path_factory)
 
 
 def install(environment: Path, *arguments: str) -> None:
@@ -100,9 +100,15 @@ def packages(environment: Path) -> set[str]:
     return {str(each["name"]).lower() for each in listed}
 
 
-def test_the_base_serves_without_extras(wheel: Path, smollm2_file: Path, tmp_path: Path) -> None:
-    environment = make_environment(tmp_path / "environment")
-    install(environment, str(wheel))
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the wheel and what it needs. The first test finds it as it is; the second one adds an extra."""
+    folder = make_environment(tmp_path_factory.mktemp("wheel") / "environment")
+    install(folder, str(wheel))
+    return folder
+
+
+def test_the_base_serves_without_extras(environment: Path, smollm2_file: Path, tmp_path: Path) -> None:
     assert not packages(environment) & {
         "torch",
         "triton",
@@ -118,26 +124,25 @@ def test_the_base_serves_without_extras(wheel: Path, smollm2_file: Path, tmp_pat
         assert "Paris" in answer(url, key)
 
 
-def by_pip(wheel: Path, environment: Path) -> None:
+def test_the_embedded_store_is_added_by_pip(environment: Path, wheel: Path, smollm2_file: Path, tmp_path: Path) -> None:
     """As the README says: without the data frames that chDB declares and nothing imports."""
     install(environment, f"{wheel}[embedded]")
     uninstall(environment, "pandas", "pyarrow")
+    check_embedded_store(environment, smollm2_file, tmp_path)
 
 
-def by_the_lock(wheel: Path, environment: Path) -> None:
+def test_the_lock_has_the_embedded_store(wheel: Path, smollm2_file: Path, tmp_path: Path) -> None:
     """As `make run` and the image install it, with the clients of all stores. Bytecode comes with the first start."""
+    environment = make_environment(tmp_path / "environment")
     install(environment, "--no-compile", "--no-deps", "--require-hashes", "-r", str(LOCK))
     install(environment, "--no-compile", "--no-deps", str(wheel))
+    check_embedded_store(environment, smollm2_file, tmp_path)
 
 
-@pytest.mark.parametrize("installed", [by_pip, by_the_lock])
-def test_with_the_embedded_store(
-    installed: Callable[[Path, Path], None], wheel: Path, smollm2_file: Path, tmp_path: Path
-) -> None:
-    environment = make_environment(tmp_path / "environment")
-    installed(wheel, environment)
+def check_embedded_store(environment: Path, smollm2_file: Path, folder: Path) -> None:
+    """The installation is within its size, and a start of it answers a chat and keeps usage."""
     assert not packages(environment) & {"torch", "triton", "pandas", "pyarrow", "pytest"}
-    with demo(environment, tmp_path, smollm2_file.parent) as (url, key):
+    with demo(environment, folder, smollm2_file.parent) as (url, key):
         assert "Paris" in answer(url, key)
         usage = urllib.request.Request(f"{url}/v1/usage", headers={"Authorization": f"Bearer {key}"})
         with urllib.request.urlopen(usage, timeout=START_S) as response:

@@ -37,7 +37,7 @@ def answering(answers: dict[str, tuple[int, str, Any]]) -> Iterator[str]:
         def log_message(self, *_: Any) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"

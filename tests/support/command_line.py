@@ -1,12 +1,20 @@
 """The command line in-process: what it prints, and how it ends."""
 
+from functools import cache
+from unittest.mock import patch
+
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from gateway.management.cli import app
 
+_command = cache(get_command)
+"""The tree of all commands, made once a process: it takes longer than most calls of one of them."""
+
 
 def turnpike(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
+    with patch("typer.testing._get_command", _command):
+        return CliRunner().invoke(app, arguments)
 
 
 def ok(*arguments: str) -> str:

@@ -129,7 +129,7 @@ def serving() -> Iterator[FakeHub]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         hub.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield hub

@@ -7,6 +7,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from engine.catalog.catalog import DownloadError, fetch
 from gateway.config.setting_sources import ENV_PREFIX
 from gateway.config.settings import Settings
 from gateway.config.store_urls import normalise_database_url
+from gateway.routing.score import ComplexityScore
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 from tests.support.clickhouse_server import ClickHouseServer, running_clickhouse
@@ -43,10 +45,21 @@ __all__ = [
     "postgres_schema",
     "postgres_url",
     "redis_server",
+    "routing_weights",
     "smollm2_file",
     "sqlite_schema",
     "sqlite_url",
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def routing_weights() -> Iterator[None]:
+    """The routing weights of the package are parsed once a process, and not once an application: half of its time."""
+    load = ComplexityScore.load
+    shipped = cache(load)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ComplexityScore, "load", lambda path=None: shipped() if path is None else load(path))
+        yield
 
 
 @pytest.fixture(scope="session")

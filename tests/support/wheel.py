@@ -1,20 +1,37 @@
 """A wheel of this checkout, built as it is built for a release, but for the optimisation of the native kernels."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "engine", "gateway", "kernels", "migrations")
+"""All that a wheel is built from. The image's build stage copies these and what it installs before the build."""
 
 
-def build_wheel(folder: Path, names: Iterable[str] = SOURCES) -> Path:
-    """Build from copies of these files and folders, in `folder`. Returns the wheel."""
+def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built once a run: the compiler takes most of a minute. The workers of a parallel run share it."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    built = folder / "wheel.path"
+    with (folder / "wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            built.write_text(str(_build_wheel(tmp_path_factory.mktemp("wheel"))), encoding="utf-8")
+    return Path(built.read_text(encoding="utf-8"))
+
+
+def _build_wheel(folder: Path) -> Path:
+    """Build from copies, in `folder`. Returns the wheel."""
     source = folder / "src"
     source.mkdir()
-    for name in names:
+    for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
 
         return search(stated.plants, stated.seeds)
     if stated.seed is not None:
-        return _one(draw(stated.seed), shrinking=stated.shrink)
+        return max(_one(draw(seed), shrinking=stated.shrink) for seed in stated.seed)
     seeds = range(stated.first, stated.first + stated.seeds)
     scenarios: list[int | Scenario] = [*SCENARIOS, *SEEDS] if stated.known else []
     return _many([*scenarios, *seeds], stated.jobs, shrinking=stated.shrink)
@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seeds", type=int, default=100, help="how many (default: 100)")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first of them")
-    parser.add_argument("--seed", type=int, help="one alone, with its scenario and the way it failed")
+    parser.add_argument("--seed", type=int, nargs="+", help="these alone: scenarios and how they failed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: as many as cores)")
     parser.add_argument("--known", action="store_true", help="those that ever failed, first")
     parser.add_argument("--shrink", action="store_true", help="reduce the first that fails to a few lines")

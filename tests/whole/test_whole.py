@@ -4,8 +4,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 FIRST_SEEDS = 10
 SEEDS = 60
 
@@ -29,11 +27,14 @@ def test_scenarios_that_failed_once_and_seeds_are_clean() -> None:
     assert re.search(r"runs, 0 failed", told)
 
 
-@pytest.mark.parametrize("seed", [0, 25, 31, 39])
-def test_a_seed_goes_the_same_way_each_time(seed: int) -> None:
-    first, second = (simulate("--seed", str(seed)).splitlines()[-1] for _ in range(2))
-    assert "events" in first
-    assert first == second
+def test_a_seed_goes_the_same_way_each_time() -> None:
+    """In any process, whatever was run there before."""
+    first, second = (
+        re.findall("^[0-9]+ requests, .*", simulate("--seed", *seeds), re.MULTILINE)
+        for seeds in (("0", "25", "31", "39"), ("39", "31", "25", "0"))
+    )
+    assert len(set(first)) == 4
+    assert first == second[::-1]
 
 
 def test_planted_bugs_are_found() -> None:
