@@ -45,6 +45,7 @@ PLACES = {
         "tests/benchmarks/test_peers.py::test_the_command_ends_its_servers",
         "tests/e2e/",
         "tests/engine/models/test_hub.py",
+        "tests/engine/workers/test_replica_engine.py",
         "tests/engine/workers/test_worker_engine.py",
         "tests/gateway/test_bench_and_top.py",
         "tests/gateway/test_cli.py::test_the_installed_command",

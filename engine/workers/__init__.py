@@ -1,4 +1,4 @@
-"""Engines in processes of their own: the messages on the connection, the worker's side, and the client's.
+"""Engines in processes of their own, on this machine or on others.
 
     client (the gateway's process)                         worker (a process of its own)
 
@@ -7,6 +7,9 @@
     WorkerRequests what each worker owes; replays          engine.runtime.core.EngineCore, as in one process
        |                                                      |
     Supervisor     starts, reads, watches, restarts  <---> frames over a Unix socket
+
+A `ReplicaEngine` has several workers, each with its `WorkerRequests`, behind a `RemoteLink` in place of a supervisor.
+Its `ReplicaSet` chooses among them, and moves the requests of a lost one.
 
 The text of an answer, its stop strings and its output buffer stay on the client's side. A request whose worker ends is
 therefore submitted again with the tokens that it has so far, and its stream does not notice: noise is a hash of seed,

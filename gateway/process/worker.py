@@ -37,7 +37,7 @@ def run_worker(settings: Settings, address: Address, termination: Termination) -
 def _context(settings: Settings, address: Address) -> ssl.SSLContext | None:
     if settings.worker_tls is None:
         if not is_loopback(address.host):
-            raise OperatorError(f"--listen {address}: whoever reaches it could use the models; set worker_tls")
+            raise OperatorError(f"--listen {address}: all that reach it could use the models; set worker_tls")
         return None
     try:
         return server_context(tls_files(settings.worker_tls))
