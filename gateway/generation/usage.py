@@ -23,9 +23,10 @@ def token_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
 class UsageTotal:
     """The sum over all choices, true after every delta. A prompt counts once, whatever the number of its choices.
 
-    `prompt_lengths`: tokens. `bound_by`: the limit that cut the length of the answers, if one did. `earlier`: the work
-    of another model for the request, `earlier_tokens` the tokens that it computed. A choice that has not ended counts
-    with the tokens that were read, and its prompt from the first of them on.
+    `prompt_lengths`: tokens; a server that counts them itself may report others. `bound_by`: the limit that cut the
+    length of the answers, if one did. `earlier`: the work of another model for the request, `earlier_tokens` the tokens
+    that it computed. A choice that has not ended counts with the tokens that were read, and its prompt from the first
+    of them on.
     """
 
     prompt_lengths: Sequence[int]
@@ -35,6 +36,7 @@ class UsageTotal:
     earlier_tokens: int = 0
     ended: set[int] = field(default_factory=set)
     ttft_ms: int | None = None
+    _reported_prompts: dict[int, int] = field(default_factory=dict)
     _completion_tokens: dict[int, int] = field(default_factory=dict)
     reasoning_tokens: int = 0
     """Of the completion tokens."""
@@ -42,9 +44,12 @@ class UsageTotal:
     _consumed: dict[int, Usage] = field(default_factory=dict)
     _reasons: set[FinishReason] = field(default_factory=set)
 
-    def add(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0) -> None:
-        """Count a delta that was read. `reasoning_tokens`: further tokens known to be reasoning."""
+    def add(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0, prompt_tokens: int | None = None) -> None:
+        """Count a delta that was read. `reasoning_tokens`: further tokens known to be reasoning. `prompt_tokens`: of
+        the choice's prompt, where its server reports them."""
         self.reasoning_tokens += reasoning_tokens
+        if prompt_tokens is not None:
+            self._reported_prompts[choice // self.choices_each] = prompt_tokens
         counted = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
         if choice % self.choices_each == 0:
             # The other choices share this choice's prompt.
@@ -69,7 +74,10 @@ class UsageTotal:
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(self.prompt_lengths[prompt] for prompt in {c // self.choices_each for c in self._completion_tokens})
+        return sum(self._prompt_length(prompt) for prompt in {c // self.choices_each for c in self._completion_tokens})
+
+    def _prompt_length(self, prompt: int) -> int:
+        return self._reported_prompts.get(prompt, self.prompt_lengths[prompt])
 
     @property
     def cached_tokens(self) -> int:
@@ -93,7 +101,7 @@ class UsageTotal:
         answers = 0
         for choice in range(len(self.prompt_lengths) * self.choices_each):
             prompt, known = choice // self.choices_each, self._consumed.get(choice)
-            length, sent = self.prompt_lengths[prompt], self._completion_tokens.get(choice)
+            length, sent = self._prompt_length(prompt), self._completion_tokens.get(choice)
             if sent is not None or (known is not None and known.completion_tokens):
                 prompts[prompt] = length
             if known is not None:

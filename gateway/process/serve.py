@@ -86,7 +86,7 @@ def run(
         # The objects so far stay alive. A full collection over them stops all requests for 40 ms and more, and would
         # free almost nothing.
         gc.freeze()
-    if not settings.models:
+    if engine is not None and not settings.models:
         settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
     # At Python's default of 700, every other request triggers a collection that frees nothing.
     gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
@@ -153,21 +153,31 @@ def scheduler_config_of(settings: Settings) -> SchedulerConfig:
     )
 
 
-def load_engine(settings: Settings, report: Report) -> Engine:
-    """The engine with the settings' models, or with the default models.
+def _drafts(settings: Settings, models: Collection[str], small_models: Mapping[str, str]) -> Mapping[str, str]:
+    """The pairs whose small model drafts for the large one: both are in this process."""
+    if settings.speculation not in ("auto", "draft"):
+        return {}
+    return {large: small for large, small in small_models.items() if large in models and small in models}
+
+
+def load_engine(settings: Settings, report: Report) -> Engine | None:
+    """The engine with the settings' models, or with the default models. None: all models are upstreams.
 
     Raises:
         OperatorError: a model is missing, unsupported or too large, or the device is unavailable.
     """
     models: Mapping[str, Path] = settings.models
     small_models: Mapping[str, str] = settings.small_models
-    if not models:
+    if not settings.served_names:
         models = default_models(settings.models_dir, report)
         small_models = default_pairs(models)
+    served = {*models, *settings.upstreams}
     for key, names in (("embeddings", settings.embeddings), ("sampling_defaults", settings.sampling_defaults)):
-        if unknown := next((name for name in names if name not in models), None):
+        if unknown := next((name for name in names if name not in served), None):
             raise OperatorError(f"{key}: the model {unknown!r} is not among the served ones")
-    _refuse_unknown_targets(settings, models, small_models)
+    _refuse_unknown_targets(settings, served, small_models)
+    if not models:
+        return None
     config = EngineConfig(
         scheduler=scheduler_config_of(settings),
         device=settings.device,
@@ -175,7 +185,9 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         kv_dtype=settings.kv_dtype,
         quantize=settings.quantize,
         sampling_defaults={
-            name: SamplingDefaults(**stated.model_dump()) for name, stated in settings.sampling_defaults.items()
+            name: SamplingDefaults(**stated.model_dump())
+            for name, stated in settings.sampling_defaults.items()
+            if name in models
         },
         generation_config=settings.generation_config,
         kv_cache_bytes=settings.kv_cache_bytes,
@@ -184,7 +196,7 @@ def load_engine(settings: Settings, report: Report) -> Engine:
         weight_cache=settings.models_dir / "expanded",
         step_timeout_seconds=settings.step_timeout_s,
         ngram=settings.speculation in ("auto", "ngram"),
-        drafts=small_models if settings.speculation in ("auto", "draft") else {},
+        drafts=_drafts(settings, models, small_models),
         require_drafts=settings.speculation == "draft",
         draft_depth=settings.max_draft_tokens,
         speculate_below=settings.speculate_below,
