@@ -17,8 +17,8 @@ from gateway.speech.forced import forced_grammar
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """A prompt in the model's tokens, or a `RemotePrompt` for a model of another server. `echo`: the prompt's text if the
-    answer is to repeat it, else None. `continues_text`: the answer continues the prompt's text."""
+    """A prompt in the model's tokens, or a `RemotePrompt` for a model of another server. `echo`: the prompt's text if
+    the answer is to repeat it, else None. `continues_text`: the answer continues the prompt's text."""
 
     token_ids: Sequence[int]
     params: SamplingParams

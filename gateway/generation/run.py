@@ -59,7 +59,7 @@ class Run:
         """Count deltas on their way to the sink."""
         self.measurement.record_deltas(outputs)
         for output in outputs:
-            self.usage.add(output.choice, output.delta, output.reasoning_tokens, output.prompt_tokens)
+            self.usage.add(output.choice, output.delta, output.reasoning_tokens)
         self.usage.ttft_ms = self.measurement.ttft_ms
 
     def require_ended(self) -> None:

@@ -9,6 +9,7 @@ from engine.request import FinishReason, TextDelta, Usage
 from gateway.admission.model import Scope
 from gateway.metering.event import Ending
 from gateway.metering.journal.usage_context import NO_WORK, Progress, Work
+from gateway.speech.structured import StructuredDelta
 
 _NS_PER_MS = 1_000_000
 
@@ -36,6 +37,8 @@ class UsageTotal:
     earlier_tokens: int = 0
     ended: set[int] = field(default_factory=set)
     ttft_ms: int | None = None
+    is_estimated: bool = False
+    """Whether a server reported no usage, so that tokens were estimated."""
     _reported_prompts: dict[int, int] = field(default_factory=dict)
     _completion_tokens: dict[int, int] = field(default_factory=dict)
     reasoning_tokens: int = 0
@@ -44,12 +47,13 @@ class UsageTotal:
     _consumed: dict[int, Usage] = field(default_factory=dict)
     _reasons: set[FinishReason] = field(default_factory=set)
 
-    def add(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0, prompt_tokens: int | None = None) -> None:
-        """Count a delta that was read. `reasoning_tokens`: further tokens known to be reasoning. `prompt_tokens`: of
-        the choice's prompt, where its server reports them."""
+    def add(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0) -> None:
+        """Count a delta that was read. `reasoning_tokens`: further tokens known to be reasoning."""
         self.reasoning_tokens += reasoning_tokens
-        if prompt_tokens is not None:
-            self._reported_prompts[choice // self.choices_each] = prompt_tokens
+        if isinstance(delta, StructuredDelta):
+            self.is_estimated |= delta.is_estimated
+            if delta.prompt_tokens is not None:
+                self._reported_prompts[choice // self.choices_each] = delta.prompt_tokens
         counted = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
         if choice % self.choices_each == 0:
             # The other choices share this choice's prompt.
@@ -66,6 +70,11 @@ class UsageTotal:
     def on_aborted(self, choice: int, usage: Usage) -> None:
         """The engine's report for a choice that was not read to its end."""
         self._consumed[choice] = usage
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a delta was read."""
+        return bool(self._completion_tokens)
 
     @property
     def settled(self) -> bool:
@@ -147,8 +156,9 @@ class UsageTotal:
         return Ending.STOP
 
     def openai_usage(self) -> dict[str, Any]:
-        """OpenAI's `usage` object. `limited_by` is an extension: the limit that ended an answer. Prediction tokens are
-        those of speculative drafts, of choices that have ended; rejected ones are not billed."""
+        """OpenAI's `usage` object. Extensions: `limited_by`, the limit that ended an answer, and `estimated`, where a
+        server reported no tokens. Prediction tokens are those of speculative drafts, of choices that have ended;
+        rejected ones are not billed."""
         consumed = self._consumed.values()
         drafts = sum(each.draft_tokens for each in consumed)
         accepted = sum(each.accepted_draft_tokens for each in consumed)
@@ -161,6 +171,8 @@ class UsageTotal:
                 "rejected_prediction_tokens": drafts - accepted,
             },
         }
+        if self.is_estimated:
+            usage["estimated"] = True
         if self.bound_by is not None and FinishReason.LENGTH in self._reasons:
             usage["limited_by"] = {"scope": self.bound_by.kind.value, "limit": self.bound_by.measure.value}
         return usage

@@ -49,7 +49,7 @@ class ParsedDelta:
     """A delta of choice `choice` (the client's index) and its pieces.
 
     `reasoning_tokens`: number of further tokens of the choice that are reasoning. `finish_reason`: OpenAI's; None until
-    the choice ends. `prompt_tokens`: of the choice's prompt, where another server has counted them.
+    the choice ends.
     """
 
     choice: int
@@ -57,7 +57,6 @@ class ParsedDelta:
     pieces: Sequence[Piece] = ()
     reasoning_tokens: int = 0
     finish_reason: str | None = None
-    prompt_tokens: int | None = None
 
     @classmethod
     def joined(cls, parts: Sequence["ParsedDelta"]) -> "ParsedDelta":
@@ -68,7 +67,6 @@ class ParsedDelta:
             [piece for part in parts for piece in part.pieces],
             sum(part.reasoning_tokens for part in parts),
             parts[-1].finish_reason,
-            parts[-1].prompt_tokens,
         )
 
 

@@ -12,12 +12,13 @@ class StructuredDelta(TextDelta):
     """A delta of an answer that another server has parsed. `text`: the visible text in `pieces`.
 
     `reasoning_tokens`: further tokens that the server reports as reasoning. `prompt_tokens`: of the prompt, as the
-    server reports them; None: not reported so far.
+    server reports them; None: not reported so far. `is_estimated`: on a last delta, whether its usage is an estimate.
     """
 
     pieces: tuple[Piece, ...] = ()
     reasoning_tokens: int = 0
     prompt_tokens: int | None = None
+    is_estimated: bool = False
 
 
 class StructuredParser(OutputParser):
@@ -30,4 +31,4 @@ class StructuredParser(OutputParser):
         if any(isinstance(piece, CallBegun) for piece in delta.pieces):
             self._called.add(choice)
         reason = self._finish_reason(choice, delta.finish_reason)
-        return ParsedDelta(choice, delta, delta.pieces, delta.reasoning_tokens, reason, delta.prompt_tokens)
+        return ParsedDelta(choice, delta, delta.pieces, delta.reasoning_tokens, reason)

@@ -103,11 +103,8 @@ class AnswerReader:
         """Whether the usage of the answer is an estimate."""
         if self._reported is not None:
             return False
-        return (self._prompt_tokens is None and self._prompt.known_ids is None) or not self._is_counted
-
-    @property
-    def _is_counted(self) -> bool:
-        return all(choice.is_exact for choice in self._choices)
+        is_prompt_known = self._prompt_tokens is not None or self._prompt.known_ids is not None
+        return not (is_prompt_known and all(choice.is_exact for choice in self._choices))
 
     def read(self, data: bytes) -> list[StructuredDelta]:
         """The deltas of an event.
@@ -148,6 +145,7 @@ class AnswerReader:
                     cached_tokens=cached_tokens,
                     reasoning_tokens=reasoning_tokens,
                     prompt_tokens=prompt_tokens,
+                    is_estimated=self.is_estimated,
                 )
             )
         return last

@@ -115,7 +115,8 @@ class EmbeddedAnswer:
             tokens = self._prompt.tokens if stated is None else ReportedUsage.read(stated).prompt_tokens
         except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, struct.error):
             raise no_answer() from None
-        if stated is None and self._prompt.known_ids is None:
+        is_estimated = stated is None and self._prompt.known_ids is None
+        if is_estimated:
             context.on_estimated()
         yield [
             StructuredDelta(
@@ -124,6 +125,7 @@ class EmbeddedAnswer:
                 usage=Usage(tokens, 0, prefilled_tokens=tokens),
                 embedding=embedding,
                 prompt_tokens=tokens,
+                is_estimated=is_estimated,
             )
         ]
 

@@ -114,19 +114,21 @@ class FakeUpstream:
                     reply = self.replies.popleft() if self.replies else self.reply
                     if callable(reply):
                         reply = reply(received)
-                if not await self._send(reply, reader, writer):
+                if not await self._send(reply, reader, writer, is_probe=method == "GET"):
                     return
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()
 
-    async def _send(self, reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _send(
+        self, reply: Reply, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_probe: bool
+    ) -> bool:
         """Whether the connection may be used again."""
         head = f"HTTP/1.1 {reply.status} X\r\ncontent-type: {reply.content_type}\r\ntransfer-encoding: chunked\r\n"
         head += "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in reply.headers.items())
         gone = asyncio.ensure_future(reader.read(1))
-        self.live += 1
+        self.live += not is_probe
         try:
             writer.write(head.encode() + b"\r\n")
             for part in reply.parts:
@@ -152,7 +154,7 @@ class FakeUpstream:
             self.hung_up += 1
             return False
         finally:
-            self.live -= 1
+            self.live -= not is_probe
             if not gone.done():
                 gone.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
