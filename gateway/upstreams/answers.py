@@ -184,7 +184,7 @@ class AnswerReader:
         logprobs = read_logprobs(item.get("logprobs"))
         reason = item.get("finish_reason")
         content = "".join(piece.text for piece in pieces if not isinstance(piece, CallBegun))
-        if content and choice.finish is None and self._is_exhausted(choice):
+        if content and choice.finish is None and self._is_exhausted(choice, usage):
             choice.finish, choice.is_cut = FinishReason.LENGTH, True
             return None
         tokens = self._new_tokens(choice, content, logprobs, usage)
@@ -202,8 +202,11 @@ class AnswerReader:
             prompt_tokens=self._prompt_tokens,
         )
 
-    def _is_exhausted(self, choice: _Choice) -> bool:
-        """Whether the answer has all its tokens. An estimate may be too high, so it ends nothing but a budget."""
+    def _is_exhausted(self, choice: _Choice, usage: ReportedUsage | None) -> bool:
+        """Whether a chunk is past the answer's tokens. `usage`: as the chunk has it; several chunks may share the usage
+        of one token. An estimate may be too high, so it ends nothing but a budget."""
+        if usage is not None and usage.completion_tokens <= choice.tokens:
+            return False
         return (choice.tokens if choice.is_exact or self._is_budget else choice.chunks) >= self._limit
 
     def _new_tokens(

@@ -205,6 +205,15 @@ def test_a_large_last_chunk_costs_no_more_than_the_limit(client, upstream, journ
     assert event_of(journal).completion_tokens == 4
 
 
+def test_chunks_that_share_the_usage_of_a_token_are_all_delivered(client, upstream, journal):
+    """A server may send reasoning, text and the role of one token in a chunk each, all with the usage of that token."""
+    parts = [chat_chunk(delta, usage=running(1)) for delta in ({"role": "assistant", "content": ""}, "a", "b")]
+    upstream.reply = Reply([*parts, chat_chunk({}, "length", usage=running(1)), usage_chunk(), DONE])
+    answer = client.post(CHAT, json=BIG | {"max_tokens": 1}).json()
+    assert answer["choices"][0]["message"]["content"] == "ab"
+    assert (event_of(journal).completion_tokens, event_of(journal).cached_tokens) == (1, 2)
+
+
 def test_an_estimate_ends_no_answer_of_a_server_that_counts_itself(client, upstream, journal):
     """Long tokens look like more of them than there are."""
     upstream.reply = chat_reply("internationalisation", "internationalisation", finish="length")
