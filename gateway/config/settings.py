@@ -386,7 +386,7 @@ class Settings(BaseSettings):
         stores = (self.database_url, self.redis_url, self.sessions_redis_url, self.kafka_url, self.analytics_url)
         urls = [url.get_secret_value() for url in stores if url is not None]
         passwords = [StoreUrl.split(url).password for url in urls]
-        keys = [each.secret() for each in self.upstreams.values()]
+        keys = [each.readable_secret() for each in self.upstreams.values()]
         return tuple(value for value in (pepper, *passwords, *map(unquote, passwords), *keys) if value)
 
 

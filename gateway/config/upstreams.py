@@ -66,6 +66,19 @@ class StatedUpstream(BaseModel):
         Raises:
             OperatorError: the variable is not set, or the file cannot be read.
         """
+        secret = self._read()
+        if secret is not None and not (secret.isascii() and secret.isprintable()):
+            raise OperatorError(f"upstreams: the API key of {self.url} has characters that no HTTP header may have")
+        return secret
+
+    def readable_secret(self) -> str | None:
+        """The same, or None where it cannot be read."""
+        try:
+            return self.secret()
+        except OperatorError:
+            return None
+
+    def _read(self) -> str | None:
         if self.api_key is not None:
             return self.api_key.get_secret_value()
         if self.api_key_env is not None:

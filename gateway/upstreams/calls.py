@@ -21,12 +21,13 @@ from gateway.upstreams.events import EventReader, EventTooLong
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """The parts that the prompts of a call share. `model`: the name that the server knows. `count`: as in
-    `AnswerReader`. `on_first_token` is called with the seconds that it took, `on_estimated` where the usage of an
-    answer is an estimate."""
+    `AnswerReader`. `cache_salt`: separates the tenant's prefix cache, on a server that takes it. `on_first_token` is
+    called with the seconds that it took, `on_estimated` where the usage of an answer is an estimate."""
 
     connection: UpstreamConnection
     model: str
     running_usage: bool
+    cache_salt: str | None
     count: Callable[[str], int | None]
     on_first_token: Callable[[float], None]
     on_estimated: Callable[[], None]
@@ -53,6 +54,8 @@ class GeneratedAnswer:
         """As `stream.Answer`. Raises: APIError."""
         context, reader, events = self._context, self._reader, EventReader()
         path, body = call_of(self._given, context.model, running_usage=context.running_usage)
+        if context.cache_salt is not None:
+            body["cache_salt"] = context.cache_salt
         began_s, whole = time.monotonic(), bytearray()
         reader.is_sent = True
         async with aclosing(self._chunks(path, body)) as chunks:
@@ -81,7 +84,7 @@ class GeneratedAnswer:
     async def _chunks(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[tuple[bytes, bool]]:
         has_begun = False
         try:
-            async with aclosing(self._context.connection.chunks(path, body)) as chunks:
+            async with aclosing(self._context.connection.chunks(path, body, self._given.request_id or "")) as chunks:
                 async for chunk in chunks:
                     has_begun = True
                     yield chunk
@@ -107,7 +110,7 @@ class EmbeddedAnswer:
         """As `stream.Answer`. Raises: APIError."""
         context = self._context
         path, body = call_of(self._given, context.model, running_usage=False)
-        answer = await context.connection.post(path, body)
+        answer = await context.connection.post(path, body, self._given.request_id or "")
         try:
             vector = answer["data"][0]["embedding"]
             embedding = struct.pack(f"<{len(vector)}f", *vector)

@@ -39,7 +39,7 @@ class UpstreamConnection:
     def _client(self) -> httpx2.AsyncClient:
         if self._opened is None:
             stated = self._stated
-            headers = {"user-agent": "turnpike"}
+            headers = {"user-agent": "turnpike", "accept-encoding": "identity"}  # compression delays events
             if self._secret is not None:
                 headers["authorization"] = f"Bearer {self._secret}"
             self._opened = httpx2.AsyncClient(
@@ -78,15 +78,15 @@ class UpstreamConnection:
         except orjson.JSONDecodeError:
             return response.status_code, None
 
-    async def chunks(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[tuple[bytes, bool]]:
+    async def chunks(self, path: str, body: Mapping[str, Any], request_id: str) -> AsyncGenerator[tuple[bytes, bool]]:
         """The bytes of an answer as they arrive, and whether they are server-sent events. Closing the iterator closes
-        the connection.
+        the connection. `request_id`: for the server's logs.
 
         Raises:
             APIError: the request is refused, or the server fails.
         """
         content = orjson.dumps(body, default=dict, option=orjson.OPT_NON_STR_KEYS)
-        response, parts, first = await self._begun(path, content)
+        response, parts, first = await self._begun(path, content, request_id)
         try:
             is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
             yield first, is_stream
@@ -103,14 +103,14 @@ class UpstreamConnection:
         finally:
             await response.aclose()
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+    async def post(self, path: str, body: Mapping[str, Any], request_id: str) -> Any:
         """The JSON of an answer that is no stream.
 
         Raises:
             APIError: as `chunks`.
         """
         whole = bytearray()
-        async with aclosing(self.chunks(path, body)) as parts:
+        async with aclosing(self.chunks(path, body, request_id)) as parts:
             async for part, _ in parts:
                 whole += part
                 if len(whole) > MAX_BODY_BYTES:
@@ -120,20 +120,24 @@ class UpstreamConnection:
         except orjson.JSONDecodeError:
             raise no_answer() from None
 
-    async def _begun(self, path: str, content: bytes) -> tuple[httpx2.Response, AsyncIterator[bytes], bytes]:
+    async def _begun(
+        self, path: str, content: bytes, request_id: str
+    ) -> tuple[httpx2.Response, AsyncIterator[bytes], bytes]:
         """A response whose first bytes have arrived. Sent once more where that is safe and the budget allows it."""
         self.budget.on_request()
         try:
-            return await self._attempt(path, content)
+            return await self._attempt(path, content, request_id)
         except UpstreamUnavailable as error:
             if not (error.may_retry and self.budget.take()):
                 raise
         await asyncio.sleep(RETRY_S * (0.5 + random.random()))
-        return await self._attempt(path, content)
+        return await self._attempt(path, content, request_id)
 
-    async def _attempt(self, path: str, content: bytes) -> tuple[httpx2.Response, AsyncIterator[bytes], bytes]:
+    async def _attempt(
+        self, path: str, content: bytes, request_id: str
+    ) -> tuple[httpx2.Response, AsyncIterator[bytes], bytes]:
         try:
-            response, parts, first = await self._sent(path, content)
+            response, parts, first = await self._sent(path, content, request_id)
         except UpstreamUnavailable as error:
             if error.is_outage:
                 self._breaker.on_failure()
@@ -144,8 +148,14 @@ class UpstreamConnection:
         self._breaker.on_success()
         return response, parts, first
 
-    async def _sent(self, path: str, content: bytes) -> tuple[httpx2.Response, AsyncIterator[bytes], bytes]:
-        headers = {"content-type": "application/json", "accept": "text/event-stream, application/json"}
+    async def _sent(
+        self, path: str, content: bytes, request_id: str
+    ) -> tuple[httpx2.Response, AsyncIterator[bytes], bytes]:
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream, application/json",
+            "x-request-id": request_id,
+        }
         response = None
         try:
             async with asyncio.timeout(self._stated.first_byte_timeout_s):

@@ -108,12 +108,14 @@ def of_response(status: int, headers: Mapping[str, str], body: bytes, secrets: t
             may_retry=False,
         )
     if status in (429, 503):
+        wait_s = retry_after_s(headers)
         return UpstreamUnavailable(
             503,
             "The model's server is overloaded. Please retry.",
             "upstream_overloaded",
-            retry_after_s=retry_after_s(headers),
+            retry_after_s=wait_s,
             is_outage=status == 503,
+            may_retry=wait_s is None,
         )
     if status in (408, 504):
         return timed_out(connecting=False)

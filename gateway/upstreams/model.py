@@ -67,6 +67,7 @@ class UpstreamModel:
         self._stated = stated
         self._rank_of = {each: rank for rank, each in enumerate(classes)}
         self._running_usage = stated.running_usage == "on"
+        self._takes_salt = False
         self._reported_window: int | None = None
         self._paused_until_s = 0.0
         self._refuses_key = False
@@ -137,6 +138,7 @@ class UpstreamModel:
             self.connection,
             self.remote_name,
             self._running_usage,
+            _cache_salt(tenant) if self._takes_salt else None,
             self.text.count,
             self.load.on_first_token,
             self._on_estimated,
@@ -236,5 +238,11 @@ class UpstreamModel:
         window = next((value for key in _WINDOWS if isinstance(value := card.get(key), int)), None)
         if window is not None and window >= 2:
             self._reported_window = window
+        self._takes_salt = card.get("owned_by") == "vllm"
         if self._stated.running_usage == "auto":
             self._running_usage = card.get("owned_by") in _RUNNING_USAGE
+
+
+def _cache_salt(tenant: str) -> str:
+    """vLLM's `cache_salt`: tenants share no cached prefix, whose time would tell one what another has asked."""
+    return hashlib.sha256(f"turnpike {tenant}".encode()).hexdigest()[:32]

@@ -62,8 +62,6 @@ class UpstreamStream:
         self._live = len(answers)
 
     async def __aenter__(self) -> Self:
-        if self._reservation is not None:
-            self._reservation.release()
         self._has_room.set()
         self._pumps = [asyncio.create_task(self._pump(answer)) for answer in self._answers]
         return self
@@ -108,6 +106,8 @@ class UpstreamStream:
     async def _pump(self, answer: Answer) -> None:
         """Read one answer, as far ahead as `MAX_PENDING` allows."""
         try:
+            if self._reservation is not None:
+                self._reservation.release()  # nothing is awaited until it has a slot or waits for one
             async with self._slot(), aclosing(answer.deltas()) as batches:
                 async for batch in batches:
                     self._pending += batch

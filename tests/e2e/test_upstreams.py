@@ -1,6 +1,8 @@
 """A gateway without models of its own, over another gateway: the same texts, the same usage, the same bill."""
 
 import json
+import re
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import openai
 import pytest
 
 from gateway.metering.event import UsageEvent
-from tests.support.program import Program, running
+from tests.support.program import TURNPIKE, Program, running
 from tests.support.tiny_models import make_checkpoint
 from tests.support.usage_events import events_of
 
@@ -188,3 +190,22 @@ def test_it_starts_while_the_server_is_down(tmp_path: Path) -> None:
 def _has_torch(pid: int) -> bool:
     """Whether torch's library is loaded."""
     return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def test_the_settings_of_the_readme(below: Program, tmp_path: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (stated,) = [block for block in re.findall(r"```toml\n(.*?)```", readme, re.DOTALL) if "[upstreams." in block]
+    stated = stated.replace("http://vllm:8000", below.url).replace("Qwen/Qwen3-32B", "tiny")
+    (tmp_path / "turnpike.toml").write_text(stated)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_KEY", below.key)
+        with running(tmp_path) as program:
+            assert "ok        upstream big: tiny at" in _doctor(program)
+            with client_of(program) as client:
+                assert client.chat.completions.create(model="big", messages=QUESTION, max_tokens=4).usage.total_tokens
+
+
+def _doctor(program: Program) -> str:
+    """Its report; other findings than that of the upstream are up to the machine."""
+    command = [TURNPIKE, "doctor", "--data-dir", str(program.data_dir)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout

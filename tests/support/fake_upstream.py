@@ -107,7 +107,7 @@ class FakeUpstream:
                 method, path, headers = head
                 content = await reader.readexactly(int(headers.get("content-length", 0)))
                 if method == "GET":
-                    reply = self.models or _models("there", "someone", 4096)
+                    reply = self.models or models_reply("there", "someone", 4096)
                 else:
                     received = Received(path, headers, json.loads(content))
                     self.received.append(received)
@@ -188,7 +188,7 @@ class FakeUpstream:
             thread.join(10)
 
 
-def _models(name: str, owner: str, window: int) -> Reply:
+def models_reply(name: str, owner: str, window: int) -> Reply:
     card = {"id": name, "object": "model", "owned_by": owner, "max_model_len": window}
     return Reply([json.dumps({"object": "list", "data": [card]}).encode()], content_type="application/json")
 

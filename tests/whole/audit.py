@@ -39,6 +39,7 @@ BACKGROUND = (
     "_play",
     "Limiter._beat",
     "Sessions._beat",
+    "UpstreamModel._probe_forever",
 )
 """Tasks that are there without a request. Heartbeats end a beat after the last hold."""
 UNREAD_SLACK = 64

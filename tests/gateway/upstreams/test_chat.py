@@ -2,11 +2,12 @@
 
 import orjson
 import pytest
+from starlette.testclient import TestClient
 
 from gateway.metering.event import Ending
 from tests.support.error_envelope import error_of
-from tests.support.fake_upstream import USAGE, chat_chunk, chat_reply
-from tests.support.gateway import CHAT
+from tests.support.fake_upstream import USAGE, Reply, chat_chunk, chat_reply, models_reply
+from tests.support.gateway import AUTHORISED, CHAT, PREMIUM_KEY, until
 from tests.support.upstream_app import BIG, KEY_THERE
 from tests.support.usage_events import cost, event_of
 
@@ -70,8 +71,6 @@ def test_the_finish_reason(client, upstream, journal, finish):
 
 
 def test_an_answer_that_is_no_stream(client, upstream, journal):
-    from tests.support.fake_upstream import Reply
-
     message = {"index": 0, "message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}
     whole = orjson.dumps({"object": "chat.completion", "choices": [message], "usage": USAGE})
     upstream.reply = Reply([whole], content_type="application/json")
@@ -83,8 +82,6 @@ def test_an_answer_that_is_no_stream(client, upstream, journal):
     "data", [b"data: {oops\n\n", b"data: 7\n\n", chat_chunk({"content": 7}), chat_chunk("x", index=9)]
 )
 def test_garbage_is_an_error_of_the_server(client, upstream, journal, data):
-    from tests.support.fake_upstream import Reply
-
     upstream.reply = Reply([data])
     error = error_of(client.post(CHAT, json=BIG), 502)
     assert error["code"] == "upstream_invalid_response"
@@ -95,3 +92,29 @@ def test_the_list_of_models(client):
     cards = {card["id"]: card for card in client.get("/v1/models").json()["data"]}
     assert set(cards) == {"tiny", "org/tiny-2", "big"}
     assert cards["big"]["max_model_len"] in (4096, 32768)
+
+
+@pytest.mark.parametrize(("owner", "running", "salted"), [
+    ("vllm", True, True),
+    ("turnpike", True, False),
+    ("someone", False, False),
+])  # fmt: skip
+def test_what_vllm_is_asked_in_addition(big, upstream, owner, running, salted):
+    """The usage in every chunk, and a prefix cache for each tenant."""
+    upstream.models = models_reply("there", owner, 1000)
+    with TestClient(big.build(), headers=AUTHORISED) as client:
+        until(lambda: big.model.max_model_len == 1000)
+        client.post(CHAT, json=BIG)
+        client.post(CHAT, json=BIG)
+        client.post(CHAT, json=BIG, headers={"authorization": f"Bearer {PREMIUM_KEY}"})
+    assert [body["stream_options"].get("continuous_usage_stats", False) for body in upstream.bodies] == [running] * 3
+    salts = [body.get("cache_salt") for body in upstream.bodies]
+    assert (salts[0] is not None) == salted
+    assert salts[0] == salts[1]
+    assert (salts[0] != salts[2]) == salted
+    assert "tenant" not in str(salts)
+
+
+def test_the_request_id_reaches_the_servers_log(client, upstream):
+    answer = client.post(CHAT, json=BIG).json()
+    assert upstream.received[0].headers["x-request-id"].startswith(answer["id"])
