@@ -1,6 +1,7 @@
 """The HTTP client of an upstream: a bounded pool of connections, timeouts, retries before the first byte."""
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, suppress
@@ -24,11 +25,14 @@ RETRY_S = 0.1
 """Mean pause before a request is sent once more."""
 PROBE_TIMEOUT_S = 5.0
 
+_log = logging.getLogger(__name__)
+
 
 class UpstreamConnection:
     """For one event loop, on which `aclose` ends it. `secret`: the server's API key."""
 
-    def __init__(self, stated: StatedUpstream, secret: str | None, breaker: UpstreamBreaker) -> None:
+    def __init__(self, name: str, stated: StatedUpstream, secret: str | None, breaker: UpstreamBreaker) -> None:
+        self._name = name
         self._stated = stated
         self._secret = secret
         self._breaker = breaker
@@ -72,7 +76,7 @@ class UpstreamConnection:
         except (TimeoutError, httpx2.TimeoutException):
             raise timed_out(connecting=True) from None
         except (httpx2.HTTPError, OSError):
-            raise unreachable() from None
+            raise unreachable("no answer to a health check") from None
         try:
             return response.status_code, orjson.loads(response.content)
         except orjson.JSONDecodeError:
@@ -94,7 +98,8 @@ class UpstreamConnection:
                 try:
                     async with asyncio.timeout(self._stated.read_timeout_s):
                         part = await anext(parts, None)
-                except (TimeoutError, httpx2.HTTPError, OSError):
+                except (TimeoutError, httpx2.HTTPError, OSError) as error:
+                    _log.warning("upstream %s ends an answer: %s", self._name, type(error).__name__)
                     self._breaker.on_failure()
                     raise lost() from None
                 if part is None:
@@ -139,6 +144,7 @@ class UpstreamConnection:
         try:
             response, parts, first = await self._sent(path, content, request_id)
         except UpstreamUnavailable as error:
+            _log.warning("upstream %s gives no answer: %s", self._name, error.reason)
             if error.is_outage:
                 self._breaker.on_failure()
             raise
@@ -161,11 +167,12 @@ class UpstreamConnection:
             async with asyncio.timeout(self._stated.first_byte_timeout_s):
                 request = self._client.build_request("POST", self._stated.url + path, content=content, headers=headers)
                 response = await self._client.send(request, stream=True)
-                parts = response.aiter_bytes()
+                is_plain = "content-encoding" not in response.headers
+                parts = response.aiter_raw() if is_plain else response.aiter_bytes()
                 if response.status_code != 200:
                     raise await self._refusal(response, parts)
                 if (first := await anext(parts, None)) is None:
-                    raise unreachable()
+                    raise unreachable("an empty response")
                 return response, parts, first
         except BaseException as error:
             if response is not None:
@@ -176,7 +183,7 @@ class UpstreamConnection:
             if isinstance(error, TimeoutError | httpx2.TimeoutException):
                 raise timed_out(connecting=False) from None
             if isinstance(error, httpx2.HTTPError | OSError):
-                raise unreachable() from None
+                raise unreachable(type(error).__name__) from None
             raise
 
     async def _refusal(self, response: httpx2.Response, parts: AsyncIterator[bytes]) -> APIError:

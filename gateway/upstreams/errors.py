@@ -11,6 +11,7 @@ from gateway.http.errors import SERVER_ERROR, APIError
 from gateway.http.rate_headers import retry_headers
 
 MAX_MESSAGE_CHARS = 500
+MAX_LOGGED_BYTES = 200
 MAX_RETRY_AFTER_S = 60.0
 DEFAULT_RETRY_AFTER_S = 1.0
 
@@ -29,7 +30,7 @@ class UpstreamUnavailable(ModelUnavailable):
     """No answer has begun: the server cannot be reached, is overloaded, or has failed before its first byte.
 
     `retry_after_s`: as the server states it; None: it does not. `is_outage`: whether that counts against the server's
-    health. `may_retry`: whether the same request may be sent again.
+    health. `may_retry`: whether the same request may be sent again. `reason`: for the operator's log.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class UpstreamUnavailable(ModelUnavailable):
         retry_after_s: float | None = None,
         is_outage: bool = True,
         may_retry: bool = True,
+        reason: str = "",
     ) -> None:
         shown_s = DEFAULT_RETRY_AFTER_S if retry_after_s is None else retry_after_s
         headers = retry_headers(round(1000 * shown_s)) if status == 503 else {}
@@ -48,6 +50,7 @@ class UpstreamUnavailable(ModelUnavailable):
         self.retry_after_s = retry_after_s
         self.is_outage = is_outage
         self.may_retry = may_retry
+        self.reason = reason or message
 
 
 def unavailable(retry_after_s: float) -> UpstreamUnavailable:
@@ -62,9 +65,10 @@ def unavailable(retry_after_s: float) -> UpstreamUnavailable:
     )
 
 
-def unreachable() -> UpstreamUnavailable:
+def unreachable(reason: str) -> UpstreamUnavailable:
     """No connection, or it broke before the first byte of the answer."""
-    return UpstreamUnavailable(502, "The model's server cannot be reached.", "upstream_unreachable")
+    message = "The model's server cannot be reached."
+    return UpstreamUnavailable(502, message, "upstream_unreachable", reason=reason)
 
 
 def timed_out(*, connecting: bool) -> UpstreamUnavailable:
@@ -99,6 +103,7 @@ def of_response(status: int, headers: Mapping[str, str], body: bytes, secrets: t
     """The error of a response other than 200. `secrets`: removed from a message that is passed on."""
     if status in _CLIENT_FAULTS:
         return _client_fault(status, _error_of(body), secrets)
+    reason = f"status {status}: {body[:MAX_LOGGED_BYTES].decode(errors='replace')}"
     if status in _CONFIGURATION_FAULTS or status < 400:
         return UpstreamUnavailable(
             502,
@@ -106,6 +111,7 @@ def of_response(status: int, headers: Mapping[str, str], body: bytes, secrets: t
             "upstream_misconfigured",
             is_outage=False,
             may_retry=False,
+            reason=reason,
         )
     if status in (429, 503):
         wait_s = retry_after_s(headers)
@@ -116,10 +122,11 @@ def of_response(status: int, headers: Mapping[str, str], body: bytes, secrets: t
             retry_after_s=wait_s,
             is_outage=status == 503,
             may_retry=wait_s is None,
+            reason=reason,
         )
     if status in (408, 504):
         return timed_out(connecting=False)
-    return UpstreamUnavailable(502, "The model's server failed.", "upstream_error")
+    return UpstreamUnavailable(502, "The model's server failed.", "upstream_error", reason=reason)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -60,7 +60,7 @@ class UpstreamModel:
         self.remote_name = stated.model or name
         self.version = "upstream-" + hashlib.sha256(f"{stated.url} {self.remote_name}".encode()).hexdigest()[:16]
         self.breaker = UpstreamBreaker(time.monotonic)
-        self.connection = UpstreamConnection(stated, secret, self.breaker)
+        self.connection = UpstreamConnection(name, stated, secret, self.breaker)
         self.load = UpstreamLoad(stated.max_concurrent, len(classes), time.monotonic)
         self.estimated_total = 0
         """Answers whose usage is an estimate."""

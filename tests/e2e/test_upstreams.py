@@ -192,6 +192,12 @@ def _has_torch(pid: int) -> bool:
     return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
 
 
+def test_the_log_has_no_key_and_no_line_for_each_request_to_the_server(below: Program, above: Program) -> None:
+    log = above.log.read_text()
+    assert below.key not in log
+    assert "HTTP Request" not in log
+
+
 def test_the_settings_of_the_readme(below: Program, tmp_path: Path) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (stated,) = [block for block in re.findall(r"```toml\n(.*?)```", readme, re.DOTALL) if "[upstreams." in block]

@@ -65,6 +65,13 @@ def test_a_refusal_costs_nothing(client, upstream, journal, status, ours, code, 
     assert (event.finish_reason, event.cost_nanodollars, event.http_status) == (Ending.ERROR, 0, ours)
 
 
+def test_the_operators_log_has_the_reason(client, upstream, caplog):
+    upstream.reply = error_reply(404, "no model there")
+    client.post(CHAT, json=BIG)
+    assert "upstream big gives no answer: status 404" in caplog.text
+    assert "no model there" in caplog.text
+
+
 def test_a_refused_request_has_the_servers_own_message(client, upstream):
     upstream.reply = error_reply(400, "temperature must be at most 2")
     assert error_of(client.post(CHAT, json=BIG), 400)["message"] == "temperature must be at most 2"
