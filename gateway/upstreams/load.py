@@ -42,7 +42,7 @@ class UpstreamLoad:
         self.first_token_s: float | None = None
         """Moving average; None until an answer has begun."""
         self.request_s: float | None = None
-        """Moving average of the time in flight; None until an answer has ended."""
+        """Moving average of the time in flight, of answers that ended well; None until one has."""
 
     @property
     def waiting(self) -> int:
@@ -83,8 +83,8 @@ class UpstreamLoad:
         began_s = self._now_s()
         try:
             yield
-        finally:
             self.request_s = _averaged(self.request_s, self._now_s() - began_s)
+        finally:
             self._pass_on()
 
     def on_first_token(self, seconds: float) -> None:

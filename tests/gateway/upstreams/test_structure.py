@@ -2,10 +2,12 @@
 
 import json
 
+from starlette.testclient import TestClient
+
 from tests.support.fake_upstream import DONE, USAGE, Reply, chat_chunk, usage_chunk
-from tests.support.gateway import CHAT
+from tests.support.gateway import AUTHORISED, CHAT
 from tests.support.upstream_app import BIG
-from tests.support.usage_events import event_of
+from tests.support.usage_events import event_of, events_of
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 REASONED = USAGE | {"completion_tokens_details": {"reasoning_tokens": 2}}
@@ -124,3 +126,32 @@ def test_tokenize_needs_a_tokenizer(client):
 def test_anthropics_count_is_an_estimate(client):
     body = {"model": "big", "messages": [{"role": "user", "content": "x" * 40}]}
     assert 10 <= client.post("/v1/messages/count_tokens", json=body).json()["input_tokens"] <= 20
+
+
+def test_a_long_session_drops_its_oldest_turns(big, upstream):
+    big.stated["max_model_len"] = 60
+    with TestClient(big.build(), headers=AUTHORISED) as client:
+        for number in range(6):
+            body = BIG | {"messages": [{"role": "user", "content": f"{number} " + 30 * "x"}], "session_id": "s1"}
+            response = client.post(CHAT, json=body | {"max_tokens": 5})
+            assert response.status_code == 200, response.text
+    sent = [message["content"] for message in upstream.bodies[-1]["messages"]]
+    assert not any(content.startswith("0 ") for content in sent)
+    assert sent[-1].startswith("5 ")
+    assert int(response.headers["x-turnpike-session-dropped-turns"]) > 0
+
+
+def test_an_upstream_sums_up_its_sessions(big, upstream, journal):
+    big.stated["max_model_len"] = 600
+    big.settings["session_window"] = "summary"
+    with TestClient(big.build(), headers=AUTHORISED) as client:
+        for number in range(4):
+            body = BIG | {"messages": [{"role": "user", "content": f"{number} " + 700 * "x"}], "session_id": "s1"}
+            response = client.post(CHAT, json=body | {"max_tokens": 5})
+            assert response.status_code == 200, response.text
+    summaries = [body for body in upstream.bodies if body.get("max_tokens") == 256]
+    assert summaries
+    assert summaries[0]["temperature"] == 0
+    events = [each for each in events_of(journal) if each.request_id.startswith("sessionsum-")]
+    assert len(events) == len(summaries)
+    assert {each.served_model for each in events} == {"big"}
