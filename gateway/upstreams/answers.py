@@ -96,7 +96,17 @@ class AnswerReader:
     @property
     def is_done(self) -> bool:
         """Whether nothing more is to be read."""
-        return self._is_done or all(choice.is_cut for choice in self._choices)
+        return self._is_done or self.is_cut
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the server may have more, which is past the limit of each choice."""
+        return all(choice.is_cut for choice in self._choices)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all choices have ended. Their usage may still arrive."""
+        return all(choice.finish is not None for choice in self._choices)
 
     @property
     def is_estimated(self) -> bool:
@@ -126,7 +136,7 @@ class AnswerReader:
         Raises:
             APIError: the answer is incomplete.
         """
-        if any(choice.finish is None for choice in self._choices):
+        if not self.is_whole:
             raise lost()
         completions = self._completions()
         reported = self._reported
@@ -166,11 +176,13 @@ class AnswerReader:
         if event.get("error"):
             raise of_event(event["error"])
         stated, items = event.get("usage"), event.get("choices") or []
-        usage = None if stated is None else ReportedUsage.read(stated)
-        if usage is not None:
+        usage = None
+        if stated and stated.get("completion_tokens") is not None:
+            usage = ReportedUsage.read(stated)
             self._prompt_tokens = usage.prompt_tokens
             if not items or len(self._choices) == 1:
                 self._reported = usage
+            self._is_done = not items and self.is_whole
         return [delta for item in items if (delta := self._delta(item, usage)) is not None]
 
     def _delta(self, item: Mapping[str, Any], usage: ReportedUsage | None) -> StructuredDelta | None:
@@ -197,7 +209,7 @@ class AnswerReader:
             self._first + index,
             "".join(piece.text for piece in pieces if isinstance(piece, Text)),
             tokens,
-            logprobs,
+            logprobs[: len(tokens)],
             pieces=tuple(pieces),
             prompt_tokens=self._prompt_tokens,
         )
@@ -212,12 +224,14 @@ class AnswerReader:
     def _new_tokens(
         self, choice: _Choice, content: str, logprobs: Sequence[TokenLogprob], usage: ReportedUsage | None
     ) -> tuple[int, ...]:
-        """The ids of the tokens that a chunk adds to the count."""
+        """The ids of the tokens that a chunk adds to the count, as far as the answer may have them: what a client is
+        billed is within what was held for it."""
+        room = max(0, self._limit - choice.tokens)
         choice.chunks += bool(content)
         choice.size += len(content.encode(errors="replace"))
         if logprobs:
             choice.tokens += len(logprobs)
-            return tuple(entry.token_id for entry in logprobs)
+            return tuple(entry.token_id for entry in logprobs[:room])
         if usage is not None:
             total = usage.completion_tokens
         elif not content:
@@ -229,7 +243,7 @@ class AnswerReader:
             total = max(choice.tokens, choice.chunks, -(-choice.size // BYTES_PER_TOKEN))
         new = max(0, total - choice.tokens)
         choice.tokens += new
-        return (UNKNOWN_TOKEN,) * new
+        return (UNKNOWN_TOKEN,) * min(new, room)
 
     def _completions(self) -> list[int]:
         """The tokens of each choice: as counted, corrected to the sum that the server reports. None is over its

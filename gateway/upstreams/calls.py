@@ -1,9 +1,10 @@
 """The answers to the prompts of a call, as they arrive over a connection."""
 
+import asyncio
 import struct
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ from gateway.upstreams.body import call_of, prompt_of
 from gateway.upstreams.connection import MAX_BODY_BYTES, UpstreamConnection
 from gateway.upstreams.errors import no_answer
 from gateway.upstreams.events import EventReader, EventTooLong
+
+END_S = 0.1
+"""Time that a connection has to end its response after the answer; else it is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class GeneratedAnswer:
                         began_s = 0.0
                     yield batch
                 if reader.is_done:
+                    if not reader.is_cut:
+                        await _read_to_the_end(chunks)
                     break
         if whole and (batch := reader.read(bytes(whole))):
             yield batch
@@ -89,6 +95,8 @@ class GeneratedAnswer:
                     has_begun = True
                     yield chunk
         except APIError:
+            if self._reader.is_whole:
+                return  # the connection broke after the end of the answer
             self._reader.is_sent = has_begun
             raise
 
@@ -131,6 +139,14 @@ class EmbeddedAnswer:
                 is_estimated=is_estimated,
             )
         ]
+
+
+async def _read_to_the_end(chunks: AsyncGenerator[tuple[bytes, bool]]) -> None:
+    """Read the end of a response after that of its answer, so that the connection can be used again."""
+    with suppress(TimeoutError, APIError):
+        async with asyncio.timeout(END_S):
+            async for _ in chunks:
+                pass
 
 
 def _read(reader: AnswerReader, events: EventReader, chunk: bytes) -> list[TextDelta]:

@@ -14,7 +14,6 @@ from tests.support.error_envelope import error_of
 from tests.support.fake_upstream import (
     CUT,
     DONE,
-    USAGE,
     Reply,
     chat_chunk,
     chat_reply,
@@ -145,10 +144,29 @@ def test_an_answer_without_usage_is_estimated_and_flagged(client, upstream, jour
     assert 'turnpike_upstream_estimated_answers_total{gen_ai_request_model="big"} 1.0' in metrics
 
 
-def test_an_answer_whose_connection_breaks_after_its_end_is_whole(client, upstream, journal):
-    upstream.reply = Reply([*BEGUN, chat_chunk({}, "stop"), usage_chunk()])
+@pytest.mark.parametrize(("end", "completion_tokens"), [
+    ([usage_chunk()], 3),
+    ([usage_chunk(), CUT], 3),
+    ([usage_chunk(), 60.0], 3),
+    ([CUT], 2),
+    ([], 2),
+])  # fmt: skip
+def test_an_answer_whose_connection_breaks_after_its_end_is_whole(client, upstream, journal, end, completion_tokens):
+    upstream.reply = Reply([*BEGUN, chat_chunk({}, "stop"), 0.01, *end])
     assert client.post(CHAT, json=BIG).status_code == 200
-    assert event_of(journal).completion_tokens == USAGE["completion_tokens"]
+    assert event_of(journal).completion_tokens == completion_tokens
+
+
+def test_usage_without_the_answers_tokens_is_none(client, upstream, journal):
+    upstream.reply = Reply([*BEGUN, chat_chunk({}, "stop"), usage_chunk({"prompt_tokens": 7}), DONE])
+    assert client.post(CHAT, json=BIG).json()["usage"]["estimated"] is True
+    assert event_of(journal).completion_tokens == 2
+
+
+def test_connections_are_used_again(client, upstream):
+    for stream in (False, True, False):
+        assert client.post(CHAT, json=BIG | {"stream": stream}).status_code == 200
+    assert upstream.connections <= 2, "one of them is the health check's"
 
 
 def test_a_reported_zero_is_no_reason_to_estimate(client, upstream, journal):
@@ -210,6 +228,12 @@ def test_a_large_last_chunk_costs_no_more_than_the_limit(client, upstream, journ
     answer = client.post(CHAT, json=BIG | {"max_tokens": 4}).json()
     assert answer["choices"][0]["finish_reason"] == "length"
     assert event_of(journal).completion_tokens == 4
+
+
+def test_a_large_chunk_before_a_failure_costs_no_more_than_the_limit(client, upstream, journal):
+    upstream.reply = Reply([chat_chunk("a" * 400, usage=running(100)), 0.05, CUT])
+    client.post(CHAT, json=STREAMED | {"max_tokens": 4})
+    assert (event_of(journal).finish_reason, event_of(journal).completion_tokens) == (Ending.ERROR, 4)
 
 
 def test_chunks_that_share_the_usage_of_a_token_are_all_delivered(client, upstream, journal):
