@@ -151,8 +151,9 @@ def paired(big, authenticator, **policy) -> TestClient:
     return TestClient(big.build(), headers=AUTHORISED)
 
 
-def test_the_small_model_answers_if_the_server_gives_no_answer(big, authenticator, upstream, journal, limiter):
-    upstream.reply = error_reply(500)
+@pytest.mark.parametrize("reply", [error_reply(500), error_reply(429), Reply([CUT])], ids=["500", "429", "cut"])
+def test_the_small_model_answers_if_the_server_gives_no_answer(big, authenticator, upstream, journal, limiter, reply):
+    upstream.reply = reply
     with paired(big, authenticator, degrade=True) as client:
         response = client.post(CHAT, json=BIG)
     assert response.status_code == 200
@@ -163,6 +164,25 @@ def test_the_small_model_answers_if_the_server_gives_no_answer(big, authenticato
     assert (event.requested_model, event.served_model, event.route_reason) == ("big", "tiny", "saturated")
     assert event.completion_tokens == len("Hello, world!")
     assert limiter.counts()["open"] == 0
+
+
+@pytest.mark.parametrize(("path", "body"), [
+    (CHAT, BIG | {"stream": True}),
+    ("/v1/messages", BIG | {"stream": True, "max_tokens": 50}),
+    ("/v1/messages", BIG | {"max_tokens": 50}),
+    ("/v1/responses", {"model": "big", "input": "hi", "stream": True}),
+    ("/v1/responses", {"model": "big", "input": "hi"}),
+    ("/v1/completions", {"model": "big", "prompt": ["hi", "ho"], "max_tokens": 50}),
+])  # fmt: skip
+def test_so_it_does_in_every_format(big, authenticator, upstream, journal, path, body):
+    upstream.reply = error_reply(500)
+    with paired(big, authenticator, degrade=True) as client:
+        response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    assert "upstream_" not in response.text
+    event = event_of(journal)
+    assert (event.served_model, event.http_status) == ("tiny", 200)
+    assert event.completion_tokens == len("Hello, world!") * (2 if path == "/v1/completions" else 1)
 
 
 def test_the_small_model_answers_while_the_breaker_is_open(big, authenticator, upstream, journal):

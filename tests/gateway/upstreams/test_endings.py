@@ -1,14 +1,19 @@
 """Every way in which an answer of another server can end: the response, and one bill for what was delivered."""
 
+import asyncio
 import http.client
 import json
 import threading
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
+from starlette.testclient import TestClient
 
 from gateway.admission.model import Measure, Quota, Scope
+from gateway.http.drain import Drain
 from gateway.metering.event import Ending
+from gateway.process.listener import bind
+from gateway.process.server import Server
 from gateway.tenancy.limits import ScopeKind
 from tests.support.error_envelope import error_of
 from tests.support.fake_upstream import (
@@ -21,7 +26,7 @@ from tests.support.fake_upstream import (
     event,
     usage_chunk,
 )
-from tests.support.gateway import CHAT, HEADERS, limit, until
+from tests.support.gateway import AUTHORISED, CHAT, HEADERS, limit, until
 from tests.support.upstream_app import BIG, KEY_THERE
 from tests.support.usage_events import cost, event_of, events_of
 
@@ -99,10 +104,6 @@ def test_a_server_that_is_not_there(client, big, upstream, journal):
 
 @pytest.mark.parametrize("parts", [[30.0], [b": wait\n\n", 30.0]], ids=["no byte", "a comment"])
 def test_a_server_that_is_silent(big, upstream, journal, parts):
-    from starlette.testclient import TestClient
-
-    from tests.support.gateway import AUTHORISED
-
     big.stated |= {"first_byte_timeout_s": 0.2, "read_timeout_s": 0.2}
     upstream.reply = Reply(parts)
     with TestClient(big.build(), headers=AUTHORISED) as client:
@@ -258,32 +259,29 @@ def test_tokens_of_a_lost_answer_count_against_limits(client, upstream, authenti
     upstream.reply = Reply([chat_chunk("one", usage=running(40)), 0.05, CUT])
     client.post(CHAT, json=STREAMED)
     quota = Quota(Scope("tenant-1", ScopeKind.TENANT, "", Measure.TOKENS_PER_DAY), 10_000)
-    import asyncio
-
     (state,) = asyncio.run(limiter.usage([quota]))
     assert (state.used, state.held) == (47, 0)
 
 
-def test_the_shutdown_of_the_gateway_ends_the_connection(app, upstream, big):
-    from tests.support.gateway import serving
+def test_the_shutdown_of_the_gateway_ends_the_connection(app, upstream, journal, big):
+    """A stream that runs at the deadline gets an error event, and is billed as far as it was sent."""
+    upstream.reply = Reply([chat_chunk("one", usage=running(1)), 60.0])
+    with closing(bind("127.0.0.1", 0)) as listener:
+        server = Server(app, Drain(), delay_s=0, deadline_s=0.2, on_ready=lambda: None)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        until(lambda: server.started)
+        with closing(http.client.HTTPConnection(*listener.getsockname(), timeout=30)) as connection:
+            connection.request("POST", CHAT, json.dumps(STREAMED), HEADERS)
+            response = connection.getresponse()
+            server.should_exit = True
+            text = response.read().decode()
+        thread.join(20)
+    assert "shutting_down" in text
+    until(lambda: upstream.hung_up == 1)
+    assert (event_of(journal).finish_reason, event_of(journal).completion_tokens) == (Ending.INTERRUPTED, 1)
+    assert big.model.load.in_flight == 0
 
-    upstream.reply = Reply([chat_chunk("one"), 60.0])
-    with serving(app) as server:
-        answered = threading.Thread(target=lambda: _ask(server.port))
-        answered.start()
-        until(lambda: upstream.live)
-        assert big.model.load.in_flight == 1
-        app_client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
-        app_client.request("GET", "/health")
-        assert json.loads(app_client.getresponse().read())["upstreams"] == {"big": "up"}
-        app_client.close()
-        upstream.reply = chat_reply("x")
-    answered.join(20)
-    until(lambda: upstream.live == 0)
 
-
-def _ask(port: int) -> None:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=3)) as connection:
-        connection.request("POST", CHAT, json.dumps(STREAMED), HEADERS)
-        with suppress(OSError):
-            connection.getresponse().read()
+def test_health_names_the_state_of_the_server(client, big):
+    assert client.get("/health").json() == {"status": "ok", "upstreams": {"big": "up"}}

@@ -3,11 +3,13 @@
 import json
 
 import pytest
+from starlette.testclient import TestClient
 
 from tests.support.error_envelope import error_of
 from tests.support.fake_upstream import DONE, Reply, chat_reply, event
-from tests.support.gateway import CHAT
+from tests.support.gateway import AUTHORISED, CHAT
 from tests.support.upstream_app import BIG
+from tests.support.usage_events import event_of
 
 TOOL = {
     "type": "function",
@@ -152,10 +154,6 @@ def test_logprobs_of_a_chat(client, upstream):
 
 
 def test_defaults_of_the_settings_are_sent(big, upstream):
-    from starlette.testclient import TestClient
-
-    from tests.support.gateway import AUTHORISED
-
     big.settings["sampling_defaults"] = {"big": {"temperature": 0.25}}
     upstream.reply = chat_reply("x")
     with TestClient(big.build(), headers=AUTHORISED) as client:
@@ -165,11 +163,6 @@ def test_defaults_of_the_settings_are_sent(big, upstream):
 
 
 def test_embeddings(big, upstream, journal):
-    from starlette.testclient import TestClient
-
-    from tests.support.gateway import AUTHORISED
-    from tests.support.usage_events import event_of
-
     big.settings["embeddings"] = {"big": "mean"}
 
     def reply(received):
