@@ -1,4 +1,4 @@
-"""What `turnpike doctor` finds of servers that run models."""
+"""The findings of `turnpike doctor` on servers that run models."""
 
 import json
 
