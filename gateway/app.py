@@ -155,8 +155,8 @@ def _open_routes(stages: Stages, admin: AdminApp | None) -> list[Route]:
         Route(DOCUMENT_PATH, document_endpoint(document), methods=["GET"]),
         Route(PAGE_PATH, page_endpoint(documents), methods=["GET"]),
         Route(STYLE_PATH, style_endpoint(), methods=["GET"]),
-        Route("/health", Healthz(), methods=["GET"]),
-        Route("/healthz", Healthz(), methods=["GET"]),
+        Route("/health", Healthz(services.upstreams), methods=["GET"]),
+        Route("/healthz", Healthz(services.upstreams), methods=["GET"]),
         Route("/readyz", Readyz(engine, services.journal, services.drain), methods=["GET"]),
         Route("/metrics", Scrape(services.metrics), methods=["GET"]),
     ]
@@ -172,11 +172,15 @@ def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette
         if services.books is not None:
             services.books.start()
         services.refusals.start()
+        for upstream in services.upstreams:
+            upstream.start()
         await asyncio.to_thread(services.engine.start)
         try:
             yield
         finally:
             await asyncio.to_thread(services.engine.close)
+            for upstream in services.upstreams:
+                await upstream.aclose()
             await services.limiter.aclose()
             await services.sessions.aclose()
             await services.prices.aclose()

@@ -88,6 +88,8 @@ def _secret_urls(settings: Settings) -> Iterator[tuple[str, str]]:
         value: SecretStr | None = getattr(settings, name)
         if value is not None and not (name == "sessions_redis_url" and value == settings.redis_url):
             yield name, value.get_secret_value()
+    for name, upstream in settings.upstreams.items():
+        yield f"upstreams.{name}", upstream.url
 
 
 def _is_private(url: str) -> bool:
@@ -119,6 +121,9 @@ def _is_world_readable(path: Path) -> bool:
         stated = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:
         return False
+    upstreams = stated.get("upstreams")
+    if isinstance(upstreams, dict) and any("api_key" in each for each in upstreams.values() if isinstance(each, dict)):
+        return True
     return "key_pepper" in stated or any(
         StoreUrl.split(value).password
         for name, value in stated.items()

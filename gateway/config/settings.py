@@ -52,6 +52,7 @@ from gateway.config.setting_sources import (
     xdg_folder,
 )
 from gateway.config.store_urls import is_redis_url, normalise_database_url
+from gateway.config.upstreams import StatedUpstream
 from gateway.config.worker_tls import StatedTLS
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.routing.names import is_reserved
@@ -143,6 +144,9 @@ class Settings(BaseSettings):
 
     models: dict[str, Path] = Field(default_factory=dict)
     """Served name -> checkpoint: a Hugging Face folder, a GGUF file, or the `owner/name` of a fetched repository."""
+    upstreams: dict[str, StatedUpstream] = Field(default_factory=dict)
+    """Served name -> model that another server with OpenAI's API runs, such as
+    `{ url = "http://host:8000/v1", api_key_env = "VLLM_KEY" }`. It is sold like the models of this process."""
     sampling_defaults: dict[str, StatedSampling] = Field(default_factory=dict)
     """Served name -> sampling parameters of requests that do not state them, such as `{ temperature = 0.6 }`. They
     override those of the model, value by value."""
@@ -227,6 +231,11 @@ class Settings(BaseSettings):
     """auto: console on a terminal, JSON otherwise."""
 
     @property
+    def served_names(self) -> tuple[str, ...]:
+        """Names of the models of this process and of upstreams; of the default models, none."""
+        return (*self.models, *self.upstreams)
+
+    @property
     def adapters_folder(self) -> Path:
         """The folder of adapters' files."""
         return self.adapters.folder or self.data_dir / "adapters"
@@ -275,10 +284,19 @@ class Settings(BaseSettings):
             _require_model_name(name)
         return {name: _located(path, known.data.get("models_dir")) for name, path in models.items()}
 
+    @field_validator("upstreams")
+    @classmethod
+    def _other_names(cls, upstreams: dict[str, StatedUpstream], known: ValidationInfo) -> dict[str, StatedUpstream]:
+        for name in upstreams:
+            _require_model_name(name)
+            if name in known.data.get("models", {}):
+                raise ValueError(f"{name!r} is in models, too: an upstream must have another name")
+        return upstreams
+
     @field_validator("small_models")
     @classmethod
     def _served_pairs(cls, pairs: dict[str, str], known: ValidationInfo) -> dict[str, str]:
-        served = known.data.get("models", {})
+        served = _served_names(known)
         for large, small in pairs.items():
             for name in (large, small):
                 if name not in served:
@@ -299,7 +317,7 @@ class Settings(BaseSettings):
     def _weighted_versions(
         cls, versions: dict[str, dict[str, float]], known: ValidationInfo
     ) -> dict[str, dict[str, float]]:
-        served = known.data.get("models", {})
+        served = _served_names(known)
         for name, weights in versions.items():
             _require_model_name(name)
             if unknown := next((each for each in weights if each not in served), None):
@@ -313,7 +331,7 @@ class Settings(BaseSettings):
     def _free_names(cls, aliases: dict[str, str], known: ValidationInfo) -> dict[str, str]:
         for name, target in aliases.items():
             _require_model_name(name)
-            if name in known.data.get("models", {}) or name in known.data.get("model_versions", {}):
+            if name in _served_names(known) or name in known.data.get("model_versions", {}):
                 raise ValueError(f"{name!r} is the name of a model: an alias must have another")
             if target in aliases:
                 raise ValueError(f"{name!r} leads to the alias {target!r}: name its model instead")
@@ -376,7 +394,8 @@ class Settings(BaseSettings):
         stores = (self.database_url, self.redis_url, self.sessions_redis_url, self.kafka_url, self.analytics_url)
         urls = [url.get_secret_value() for url in stores if url is not None]
         passwords = [StoreUrl.split(url).password for url in urls]
-        return tuple(value for value in (pepper, *passwords, *map(unquote, passwords)) if value)
+        keys = [each.readable_secret() for each in self.upstreams.values()]
+        return tuple(value for value in (pepper, *passwords, *map(unquote, passwords), *keys) if value)
 
 
 def load_settings(**flags: Any) -> Settings:
@@ -415,6 +434,11 @@ def _located(path: Path, models_dir: Path | None) -> Path:
     from engine.catalog.hub import fetched  # most settings name paths, and do without
 
     return fetched(path.as_posix(), models_dir) or absolute
+
+
+def _served_names(known: ValidationInfo) -> set[str]:
+    """Names of the models that are validated so far."""
+    return {*known.data.get("models", {}), *known.data.get("upstreams", {})}
 
 
 def _require_model_name(name: str) -> None:

@@ -112,7 +112,7 @@ async def _priced(settings: Settings, engine: AsyncEngine) -> frozenset[str]:
 
 def _prices(settings: Settings, priced: frozenset[str]) -> Finding:
     names = served(settings)
-    known = priced | settings.prices.keys() | (frozenset() if settings.models else DEFAULT_PRICES.keys())
+    known = priced | settings.prices.keys() | (frozenset() if settings.served_names else DEFAULT_PRICES.keys())
     unpriced = [name for name in names if name not in known]
     if unpriced:
         detail = f"none for {', '.join(unpriced)}, and a model without one is not served"

@@ -9,6 +9,7 @@ from gateway.doctor.database import database
 from gateway.doctor.finding import Check, Finding
 from gateway.doctor.kafka import kafka
 from gateway.doctor.redis import redis
+from gateway.doctor.upstreams import upstreams
 from gateway.telemetry.redaction import Redactor
 
 CHECKS: tuple[Check, ...] = (
@@ -22,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     machine.huge_pages,
     machine.open_files,
     models.models,
+    upstreams,
     models.service_classes,
     files.data_dir,
     files.pepper,

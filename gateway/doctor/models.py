@@ -25,6 +25,9 @@ def service_classes(settings: Settings) -> Iterator[Finding]:
 def models(settings: Settings) -> Iterator[Finding]:
     """Whether the models exist, are supported and fit in memory."""
     found = _found(settings)
+    if not found and settings.upstreams:
+        yield ok("models", "none in this process: all are upstreams")
+        return
     if not found:
         remedy = f"turnpike models fetch {DEFAULT_MODEL}; serve does it too"
         yield warning("models", f"{DEFAULT_MODEL} is not fetched yet", remedy)
@@ -54,12 +57,12 @@ def models(settings: Settings) -> Iterator[Finding]:
 
 def served(settings: Settings) -> tuple[str, ...]:
     """The model names that `turnpike serve` would serve."""
-    return tuple(_found(settings)) or (DEFAULT_MODEL,)
+    return (*_found(settings), *settings.upstreams) or (DEFAULT_MODEL,)
 
 
 def _found(settings: Settings) -> dict[str, Path]:
     """Name -> path of the settings' models, or of the default models that are downloaded."""
-    if settings.models:
+    if settings.served_names:
         return dict(settings.models)
     fetched = {entry.name: entry.path for entry in available(settings.models_dir) if entry.fetched}
     return {name: fetched[name] for name in (DEFAULT_MODEL, DEFAULT_SMALL_MODEL) if name in fetched}

@@ -7,6 +7,7 @@
     pipeline        the way of every request: shed, admit, submit, read, count, settle
     candidates      the first model of the route that accepts the request: `prepare` (text to token ids within the
                     model's context window), `shed`, `admit` (holds what the request may use, opens its usage record)
+    substitute      the other model of the route, if the server of the first gives no answer
     cascade         the answer of a small model that is checked before it is sent
     run, deltas     submits to the engine and reads its deltas, until either side ends
     output_parsing  parses each delta once, into the pieces that client, session and usage record share

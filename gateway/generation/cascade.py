@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
@@ -93,7 +94,11 @@ async def decide(
 
 
 async def _try(run: Run, engine: EngineClient, percent: int) -> Trial | None:
-    """Compute an answer to its end. None: the engine failed on it."""
+    """Compute an answer to its end. None: the model failed on it.
+
+    Raises:
+        APIError: the request is refused.
+    """
     batches: list[Sequence[TextDelta]] = []
     by_choice: dict[int, list[TextDelta]] = defaultdict(list)
     prompts = [_on_trial(prompt) for prompt in run.prompts]
@@ -106,6 +111,10 @@ async def _try(run: Run, engine: EngineClient, percent: int) -> Trial | None:
                     if delta.usage is not None:
                         run.admission.on_aborted(delta.index, delta.usage)
     except EngineError:
+        return None
+    except APIError as error:
+        if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
         return None
     shortened = any(mine.max_tokens < whole.max_tokens for mine, whole in zip(prompts, run.prompts, strict=True))
     return Trial(batches, is_good_enough(by_choice.values(), percent, shortened=shortened))

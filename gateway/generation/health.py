@@ -1,9 +1,14 @@
 """Probes and metrics, without a key: /healthz and its other name /health, /readyz, /metrics."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.types import Receive, Scope, Send
 
 from gateway.generation.engine_client import EngineClient
+from gateway.generation.services import Upstream
 from gateway.http.drain import Drain
 from gateway.http.responses import send_body
 from gateway.metering.journal.journal import Journal
@@ -11,10 +16,17 @@ from gateway.telemetry.metrics import Metrics
 
 
 class Healthz:
-    """An ASGI endpoint: 200 while the event loop runs."""
+    """An ASGI endpoint: 200 while the event loop runs. `upstreams` are named with their health, which does not change
+    the status."""
+
+    def __init__(self, upstreams: Sequence[Upstream] = ()) -> None:
+        self._upstreams = upstreams
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_body(send, 200, b'{"status":"ok"}')
+        body: dict[str, Any] = {"status": "ok"}
+        if self._upstreams:
+            body["upstreams"] = {upstream.name: upstream.health for upstream in self._upstreams}
+        await send_body(send, 200, orjson.dumps(body))
 
 
 def is_ready(engine: EngineClient, journal: Journal) -> bool:

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from engine.text.dialect import CHANNEL_MARKERS
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prepare import PreparedPrompt
+from gateway.generation.remote_prompt import RemoteText
 from gateway.generation.request import Conversation, GenerationRequest
 from gateway.speech.call_forms import FORMS
 from gateway.speech.calls import CallReader
 from gateway.speech.harmony import ChannelTracker, HarmonyReader
 from gateway.speech.output_parser import ChoiceParser, OutputParser, PlainReader, Reader
 from gateway.speech.reasoning import ReasoningReader
+from gateway.speech.structured import StructuredParser
 from gateway.speech.tools import ToolChoice
 
 _ID_CHARS = 24
@@ -21,6 +23,8 @@ def output_parser(
     answer_id: str, request: GenerationRequest, model: ServedModel, prompts: Sequence[PreparedPrompt]
 ) -> OutputParser:
     """Answers to conversations have reasoning and calls of tools; those to plain prompts are text."""
+    if isinstance(model.text, RemoteText):
+        return StructuredParser()
     if not isinstance(request.prompts[0], Conversation):
         return OutputParser()
     text, use = model.text, request.tools

@@ -13,6 +13,8 @@ from gateway.generation.engine_client import OutputStream
 from gateway.generation.measurement import measuring
 from gateway.generation.run import Run, Sink
 from gateway.generation.services import Services
+from gateway.generation.shed import ModelUnavailable
+from gateway.generation.substitute import substituted
 from gateway.http.errors import ClientGone
 from gateway.http.run_to_completion import run_to_completion
 from gateway.routing.router import Route
@@ -48,7 +50,7 @@ class Pipeline:
                 try:
                     async with asyncio.timeout(context.deadline_s):
                         if trial is None:
-                            await self._compute(run, parser, sink)
+                            run = await self._answer(run, parser, sink, reserved)
                         else:
                             await _read(run, trial.replayed(), 0, parser, sink)
                     await run_to_completion(_end(run, sink))
@@ -57,6 +59,17 @@ class Pipeline:
                 except (Exception, asyncio.CancelledError) as error:
                     await sink.on_failure(error)
                     raise
+
+    async def _answer(self, run: Run, parser: OutputParser, sink: Sink, reserved: AsyncExitStack) -> Run:
+        """Compute the answer, or have the route's other model do so if the server of this one gives none. Returns the
+        run that has answered."""
+        try:
+            await self._compute(run, parser, sink)
+            return run
+        except ModelUnavailable as error:
+            run = await substituted(run, error, self._candidates, reserved)
+        await self._compute(run, sink.on_admitted(run), sink)
+        return run
 
     async def _compute(self, run: Run, parser: OutputParser, sink: Sink) -> None:
         """Submit the prompts, as many at a time as the context says, and read their answers."""

@@ -8,6 +8,7 @@ from engine.request import SamplingParams
 from engine.text.processor import TextProcessor
 from gateway.generation.engine_client import ServedModel
 from gateway.generation.prompt_encoding import infilling_of
+from gateway.generation.remote_prompt import RemoteText
 from gateway.generation.request import Conversation, Gap, GenerationRequest, Prompt
 from gateway.http.bounds import MAX_PROMPT_LOGPROBS
 from gateway.http.errors import invalid, longer_than_window
@@ -16,8 +17,8 @@ from gateway.speech.forced import forced_grammar
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """A prompt in the model's tokens. `echo`: the prompt's text if the answer is to repeat it, else None.
-    `continues_text`: the answer continues the prompt's text."""
+    """A prompt in the model's tokens, or a `RemotePrompt` for a model of another server. `echo`: the prompt's text if
+    the answer is to repeat it, else None. `continues_text`: the answer continues the prompt's text."""
 
     token_ids: Sequence[int]
     params: SamplingParams
@@ -41,6 +42,8 @@ def prepared(
         APIError: 400, `context_length_exceeded` if prompt and answer do not fit the window; or parameters that exclude
             each other.
     """
+    if isinstance(model.text, RemoteText):
+        model.text.require_passable(request)
     grammar = _grammar(request)
     encoded = [_truncated(request, ids, window) for ids in encoded]
     _bound_prompt_logprobs(request, encoded)
@@ -56,6 +59,8 @@ def prepared(
         if isinstance(prompt, Gap) and not params.ignore_eos:
             params = replace(params, stop_token_ids=(*params.stop_token_ids, *infilling_of(model.text).ends))
         echo = _echo(prompt, ids, request, model.text) if request.echo else None
+        if isinstance(model.text, RemoteText):
+            ids = model.text.asked(ids, request, params.max_tokens)
         prompts.append(PreparedPrompt(ids, params, echo, _continues_text(prompt)))
     return prompts
 

@@ -10,7 +10,7 @@ from gateway.generation.lookup import model_not_found, require_adapters, require
 from gateway.generation.request import Conversation, Gap, GenerationRequest, Prompt
 from gateway.generation.service_classes import TierClass
 from gateway.generation.services import Services
-from gateway.generation.shed import Overloaded
+from gateway.generation.shed import ModelUnavailable, Overloaded
 from gateway.http.access import model_not_allowed
 from gateway.http.errors import APIError, invalid
 from gateway.metering.journal.usage_context import Progress, UsageContext
@@ -103,7 +103,7 @@ def route_headers(route: Route) -> dict[str, str]:
 def refusal_of(error: Exception) -> FallbackReason | None:
     """Why a model refuses a request that another model may take; None if no other may."""
     match error:
-        case Overloaded():
+        case Overloaded() | ModelUnavailable():
             return FallbackReason.OVERLOADED
         case APIError(code="context_length_exceeded"):
             return FallbackReason.CONTEXT

@@ -1,6 +1,8 @@
 """The services that requests use."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from gateway.adapters.book import AdapterBook, no_adapters
 from gateway.admission import Limiter
@@ -19,11 +21,30 @@ from gateway.tenancy.authenticator import Authenticator
 from gateway.tenancy.records import Principal
 
 
+class Upstream(Protocol):
+    """A model that another server runs, and its health: `up`, `down` or `misconfigured`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def health(self) -> str: ...
+
+    def start(self) -> None:
+        """Begin health checks, on the event loop."""
+        ...
+
+    async def aclose(self) -> None:
+        """End them, and close the connections."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """Created with `prices` and `adapters` loaded. The application starts and closes them with its lifespan.
 
     `relay`: None if no destination of usage events is configured. `books`: None if journal and store are not compared.
+    `upstreams`: of the models of `engine`, those that other servers run.
     """
 
     engine: EngineClient
@@ -40,3 +61,4 @@ class Services:
     texts: TextPool = field(default_factory=TextPool)
     books: ReconciliationMonitor | None = None
     adapters: AdapterBook = field(default_factory=no_adapters)
+    upstreams: Sequence[Upstream] = ()

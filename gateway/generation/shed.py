@@ -19,6 +19,10 @@ class Overloaded(APIError):
     """429 `overloaded`: the predicted wait is over the class's bound."""
 
 
+class ModelUnavailable(APIError):
+    """The server of a model gives no answer. Nothing of one has arrived, so another model may take the request."""
+
+
 PREDICTION_MARGIN = 1.25
 """Allowed error of a prediction: a request is admitted if this multiple of its predicted wait is within the bound."""
 

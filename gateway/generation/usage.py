@@ -9,6 +9,7 @@ from engine.request import FinishReason, TextDelta, Usage
 from gateway.admission.model import Scope
 from gateway.metering.event import Ending
 from gateway.metering.journal.usage_context import NO_WORK, Progress, Work
+from gateway.speech.structured import StructuredDelta
 
 _NS_PER_MS = 1_000_000
 
@@ -23,9 +24,10 @@ def token_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
 class UsageTotal:
     """The sum over all choices, true after every delta. A prompt counts once, whatever the number of its choices.
 
-    `prompt_lengths`: tokens. `bound_by`: the limit that cut the length of the answers, if one did. `earlier`: the work
-    of another model for the request, `earlier_tokens` the tokens that it computed. A choice that has not ended counts
-    with the tokens that were read, and its prompt from the first of them on.
+    `prompt_lengths`: tokens; a server that counts them itself may report others. `bound_by`: the limit that cut the
+    length of the answers, if one did. `earlier`: the work of another model for the request, `earlier_tokens` the tokens
+    that it computed. A choice that has not ended counts with the tokens that were read, and its prompt from the first
+    of them on.
     """
 
     prompt_lengths: Sequence[int]
@@ -35,6 +37,9 @@ class UsageTotal:
     earlier_tokens: int = 0
     ended: set[int] = field(default_factory=set)
     ttft_ms: int | None = None
+    is_estimated: bool = False
+    """Whether a server reported no usage, so that tokens were estimated."""
+    _reported_prompts: dict[int, int] = field(default_factory=dict)
     _completion_tokens: dict[int, int] = field(default_factory=dict)
     reasoning_tokens: int = 0
     """Of the completion tokens."""
@@ -45,6 +50,10 @@ class UsageTotal:
     def add(self, choice: int, delta: TextDelta, reasoning_tokens: int = 0) -> None:
         """Count a delta that was read. `reasoning_tokens`: further tokens known to be reasoning."""
         self.reasoning_tokens += reasoning_tokens
+        if isinstance(delta, StructuredDelta):
+            self.is_estimated |= delta.is_estimated
+            if delta.prompt_tokens is not None:
+                self._reported_prompts[choice // self.choices_each] = delta.prompt_tokens
         counted = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
         if choice % self.choices_each == 0:
             # The other choices share this choice's prompt.
@@ -63,13 +72,21 @@ class UsageTotal:
         self._consumed[choice] = usage
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a delta was read."""
+        return bool(self._completion_tokens)
+
+    @property
     def settled(self) -> bool:
         """Whether the engine has reported what each choice consumed."""
         return len(self._consumed) == len(self.prompt_lengths) * self.choices_each
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(self.prompt_lengths[prompt] for prompt in {c // self.choices_each for c in self._completion_tokens})
+        return sum(self._prompt_length(prompt) for prompt in {c // self.choices_each for c in self._completion_tokens})
+
+    def _prompt_length(self, prompt: int) -> int:
+        return self._reported_prompts.get(prompt, self.prompt_lengths[prompt])
 
     @property
     def cached_tokens(self) -> int:
@@ -93,7 +110,7 @@ class UsageTotal:
         answers = 0
         for choice in range(len(self.prompt_lengths) * self.choices_each):
             prompt, known = choice // self.choices_each, self._consumed.get(choice)
-            length, sent = self.prompt_lengths[prompt], self._completion_tokens.get(choice)
+            length, sent = self._prompt_length(prompt), self._completion_tokens.get(choice)
             if sent is not None or (known is not None and known.completion_tokens):
                 prompts[prompt] = length
             if known is not None:
@@ -139,8 +156,9 @@ class UsageTotal:
         return Ending.STOP
 
     def openai_usage(self) -> dict[str, Any]:
-        """OpenAI's `usage` object. `limited_by` is an extension: the limit that ended an answer. Prediction tokens are
-        those of speculative drafts, of choices that have ended; rejected ones are not billed."""
+        """OpenAI's `usage` object. Extensions: `limited_by`, the limit that ended an answer, and `estimated`, where a
+        server reported no tokens. Prediction tokens are those of speculative drafts, of choices that have ended;
+        rejected ones are not billed."""
         consumed = self._consumed.values()
         drafts = sum(each.draft_tokens for each in consumed)
         accepted = sum(each.accepted_draft_tokens for each in consumed)
@@ -153,6 +171,8 @@ class UsageTotal:
                 "rejected_prediction_tokens": drafts - accepted,
             },
         }
+        if self.is_estimated:
+            usage["estimated"] = True
         if self.bound_by is not None and FinishReason.LENGTH in self._reasons:
             usage["limited_by"] = {"scope": self.bound_by.kind.value, "limit": self.bound_by.measure.value}
         return usage

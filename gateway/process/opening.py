@@ -7,9 +7,6 @@ from decimal import Decimal
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from engine.engine import Engine
-from engine.workers.replica_engine import ReplicaEngine
-from engine.workers.worker_engine import WorkerEngine
 from gateway.adapters.book import AdapterBook
 from gateway.adapters.hosting import AdapterHosting
 from gateway.adapters.queries import AdapterStore
@@ -55,6 +52,9 @@ from gateway.telemetry.health import HealthCollector
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Authenticator, TenantStore
 from gateway.tenancy.tiers import count_tenants_by_tier
+from gateway.upstreams.fleet import Fleet, LocalEngine
+from gateway.upstreams.metrics import UpstreamCollector
+from gateway.upstreams.opening import open_upstreams
 
 FREE = (Decimal(0), Decimal(0), Decimal(0))
 """Dollars per million tokens of input, cached input and output."""
@@ -67,14 +67,16 @@ class Unpriced(OperatorError):
 
 
 async def open_services(
-    settings: Settings, engine: Engine | WorkerEngine | ReplicaEngine, database: AsyncEngine, pepper: bytes
+    settings: Settings, local: LocalEngine | None, database: AsyncEngine, pepper: bytes
 ) -> tuple[Services, AdminApp]:
     """The services and the admin API, on the event loop that serves them. The application starts and stops both; the
-    caller owns the database.
+    caller owns the database. `local`: the loaded engine; None if all models are upstreams.
 
     Raises:
         OperatorError: a served model has no price, the journal cannot be written, or the database is unavailable.
     """
+    upstreams = open_upstreams(settings)
+    engine: LocalEngine = local if local is not None and not upstreams else Fleet(local, upstreams)
     store = TenantStore(database, pepper)
     await _warn_of_refused(settings, store, database)
     prices = await open_prices(settings, engine.models, database, Changes(database, pepper))
@@ -94,6 +96,8 @@ async def open_services(
         metrics.registry.register(BooksCollector(books))
     health = HealthCollector(lambda: not drain.begun and is_ready(engine, journal), lambda: engine.health)
     metrics.registry.register(health)
+    if upstreams:
+        metrics.registry.register(UpstreamCollector(upstreams))
     refusals = RefusalLog(analytics, journal.source)
     metrics.registry.register(RefusalCollector(refusals))
     prepaid_since_ms = {id: unix_ms(each.since) for id, each in (await CreditStore(database).all_prepaid()).items()}
@@ -116,6 +120,7 @@ async def open_services(
         drain=drain,
         books=books,
         adapters=adapters,
+        upstreams=upstreams,
     )
     return services, AdminApp(context_from(settings, database, pepper, analytics, limiter, engine.models, hosting))
 
@@ -151,7 +156,7 @@ async def open_prices(
     book = PriceBook(PriceStore(database))
     await book.load()
     unpriced = book.unpriced(models, datetime.now(UTC))
-    known = {} if settings.models else DEFAULT_PRICES
+    known = {} if settings.served_names else DEFAULT_PRICES
     if missing := [name for name in unpriced if name not in known and not free]:
         name = missing[0]
         raise Unpriced(

@@ -7,50 +7,31 @@ import asyncio
 import gc
 import socket
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from functools import partial
-from ipaddress import ip_address
-from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 import structlog
 
-from engine.config import EngineConfig, SchedulerConfig, step_sizes
-from engine.engine import Engine
-from engine.errors import EngineUnavailable
-from engine.memory.kv_memory import InsufficientMemory
-from engine.models.config import UnsupportedCheckpoint
-from engine.runtime.model_loading import LoadProgress
-from engine.sampling_defaults import SamplingDefaults
-from engine.workers.remote_link import Address
-from engine.workers.replica_engine import ReplicaEngine
-from engine.workers.tls import TLSFiles, client_context
-from engine.workers.worker_engine import WorkerEngine
 from gateway.analytics.absent import ABSENT
 from gateway.analytics.opening import is_embedded, preload
-from gateway.config.engine_classes import engine_classes_of
 from gateway.config.pepper import load_pepper
 from gateway.config.safety import readable_secrets, refuse_unsafe, stores_without_tls
 from gateway.config.settings import Settings
-from gateway.config.worker_tls import StatedTLS
 from gateway.errors import OperatorError
 from gateway.extras import is_installed
-from gateway.process.catalog import FETCH_FIRST, default_models, default_pairs, is_fetchable
+from gateway.process.catalog import FETCH_FIRST, default_pairs, is_fetchable
+from gateway.process.engine_loading import load_engine
 from gateway.process.loading import loading
 from gateway.process.memory_trim import DATA_FRAMES, block_imports, collecting_nothing, trim_after_startup
-from gateway.process.progress import Report, progress
+from gateway.process.progress import progress
 from gateway.process.termination import Termination
-from gateway.routing.names import ModelNames
 from gateway.telemetry.logs import configure_logging
-from kernels.dispatch import DeviceUnavailable, gpu_memory_bytes, takes_gpu
 
 GC_ALLOCATIONS = 20_000
 """Net allocations between collections of the young generation."""
 
 _log = structlog.get_logger("turnpike.serve")
-
-E = TypeVar("E")
 
 
 def run(
@@ -97,7 +78,7 @@ def run(
         # The objects so far stay alive. A full collection over them stops all requests for 40 ms and more, and would
         # free almost nothing.
         gc.freeze()
-    if not settings.models:
+    if engine is not None and not settings.models:
         settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
     # At Python's default of 700, every other request triggers a collection that frees nothing.
     gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
@@ -134,137 +115,3 @@ def _refuse_missing(settings: Settings, stated: Mapping[str, str]) -> dict[str, 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _refuse_unknown_targets(settings: Settings, models: Collection[str], small_models: Mapping[str, str]) -> None:
-    names = ModelNames(tuple(models), small_models, settings.model_versions)
-    for alias, target in settings.aliases.items():
-        if alias in models:
-            raise OperatorError(f"aliases: {alias!r} is the name of a model: an alias must have another")
-        if names.find(target, {}) is None:
-            raise OperatorError(f"aliases: {alias!r} leads to {target!r}, which is not among the served models")
-
-
-def scheduler_config_of(settings: Settings) -> SchedulerConfig:
-    """The settings' scheduler. Sizes that are not set depend on the device.
-
-    Raises:
-        OperatorError: the sizes contradict one another.
-    """
-    sizes = step_sizes(gpu_memory_bytes(settings.device))
-    max_running = settings.max_running or sizes.max_running
-    step_tokens = settings.step_tokens or max(sizes.step_tokens, max_running)
-    if step_tokens < max_running:
-        raise OperatorError(f"step_tokens: must be at least max_running, {max_running}, or a decode could starve")
-    return SchedulerConfig(
-        max_running=max_running,
-        step_tokens=step_tokens,
-        chunk_tokens=min(settings.chunk_tokens or sizes.chunk_tokens, step_tokens),
-        classes=engine_classes_of(settings),
-    )
-
-
-def _engine_class(settings: Settings) -> type[Engine] | type[WorkerEngine]:
-    own = settings.engine_process
-    return WorkerEngine if (takes_gpu(settings.device) if own is None else own) else Engine
-
-
-def tls_files(stated: StatedTLS) -> TLSFiles:
-    """The files as the engine takes them."""
-    return TLSFiles(stated.certificate, stated.key, stated.ca)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is of this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfig) -> ReplicaEngine:
-    """The engine of the settings' workers.
-
-    Raises:
-        OperatorError: `replicas` and `models` have different names, or an address or a certificate cannot be used.
-    """
-    if different := set(settings.replicas) ^ set(models):
-        raise OperatorError(f"replicas: {min(different)!r} is not both in `replicas` and in `models`")
-    try:
-        addresses = [Address.parse(each) for some in settings.replicas.values() for each in some]
-        context = None if settings.worker_tls is None else client_context(tls_files(settings.worker_tls))
-    except ValueError as error:
-        raise OperatorError(f"replicas: {error}") from error
-    except OSError as error:
-        raise OperatorError(f"worker_tls: {error}") from error
-    if context is None and (exposed := next((each for each in addresses if not is_loopback(each.host)), None)):
-        raise OperatorError(f"replicas: {exposed} is on another machine: set worker_tls")
-    return ReplicaEngine(models, settings.replicas, config, context)
-
-
-def load_engine(settings: Settings, report: Report) -> Engine | WorkerEngine | ReplicaEngine:
-    """The engine with the settings' models, or with the default models: in this process, in one of its own, or on the
-    settings' workers.
-
-    Raises:
-        OperatorError: a model is missing, unsupported or too large, or the device or a worker is unavailable.
-    """
-    models, config = _stated(settings, report)
-    if settings.replicas:
-        return _refusing(lambda: _connect(settings, models, config))
-    return _refusing(lambda: _engine_class(settings).load(models, config, progress=_loading(report)))
-
-
-def load_engine_here(settings: Settings, report: Report) -> Engine:
-    """As `load_engine`, in this process."""
-    models, config = _stated(settings, report)
-    return _refusing(lambda: Engine.load(models, config, progress=_loading(report)))
-
-
-def _loading(report: Report) -> LoadProgress:
-    return lambda name, done, total: report(f"loading {name}", done, total)
-
-
-def _refusing(load: Callable[[], E]) -> E:
-    try:
-        return load()
-    except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable, EngineUnavailable) as error:
-        raise OperatorError(str(error)) from error
-
-
-def _stated(settings: Settings, report: Report) -> tuple[Mapping[str, Path], EngineConfig]:
-    """The models and the config of the engine that the settings state."""
-    models: Mapping[str, Path] = settings.models
-    small_models: Mapping[str, str] = settings.small_models
-    if not models:
-        models = default_models(settings.models_dir, report)
-        small_models = default_pairs(models)
-    for key, names in (("embeddings", settings.embeddings), ("sampling_defaults", settings.sampling_defaults)):
-        if unknown := next((name for name in names if name not in models), None):
-            raise OperatorError(f"{key}: the model {unknown!r} is not among the served ones")
-    _refuse_unknown_targets(settings, models, small_models)
-    return models, EngineConfig(
-        scheduler=scheduler_config_of(settings),
-        device=settings.device,
-        dtype=settings.dtype,
-        kv_dtype=settings.kv_dtype,
-        quantize=settings.quantize,
-        sampling_defaults={
-            name: SamplingDefaults(**stated.model_dump()) for name, stated in settings.sampling_defaults.items()
-        },
-        generation_config=settings.generation_config,
-        kv_cache_bytes=settings.kv_cache_bytes,
-        max_model_len=settings.max_model_len,
-        threads=settings.threads,
-        weight_cache=settings.models_dir / "expanded",
-        step_timeout_seconds=settings.step_timeout_s,
-        ngram=settings.speculation in ("auto", "ngram"),
-        drafts=small_models if settings.speculation in ("auto", "draft") else {},
-        require_drafts=settings.speculation == "draft",
-        draft_depth=settings.max_draft_tokens,
-        speculate_below=settings.speculate_below,
-        adapter_slots=settings.adapters.slots,
-        max_adapter_rank=settings.adapters.max_rank,
-        adapter_cache_bytes=settings.adapters.cache_bytes,
-        adapter_wait_seconds=settings.adapters.wait_s,
-    )

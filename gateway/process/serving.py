@@ -7,9 +7,6 @@ from collections.abc import Callable
 import structlog
 import uvloop
 
-from engine.engine import Engine
-from engine.workers.replica_engine import ReplicaEngine
-from engine.workers.worker_engine import WorkerEngine
 from gateway.app import create_app, create_local_app
 from gateway.config.settings import Settings
 from gateway.generation.service_classes import TierClasses
@@ -26,6 +23,7 @@ from gateway.process.server import Server
 from gateway.process.termination import Termination
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
+from gateway.upstreams.fleet import LocalEngine
 
 DEMO_TENANT = "demo"
 
@@ -42,14 +40,14 @@ async def prepare_database(settings: Settings, pepper: bytes, *, free: bool) -> 
     await upgrade(url)
     database = open_database(url)
     try:
-        await open_prices(settings, settings.models, database, Changes(database, pepper), free=free)
+        await open_prices(settings, settings.served_names, database, Changes(database, pepper), free=free)
     finally:
         await database.dispose()
 
 
 def serve(
     settings: Settings,
-    engine: Engine | WorkerEngine | ReplicaEngine,
+    engine: LocalEngine | None,
     pepper: bytes,
     listener: socket.socket,
     termination: Termination,
@@ -60,10 +58,10 @@ def serve(
     url = local_url(listener)
 
     def announce(demo_key: str | None) -> None:
-        _log.info("ready", url=url, models=list(engine.models))
+        models = [*(() if engine is None else engine.models), *settings.upstreams]
+        _log.info("ready", url=url, models=models)
         if demo_key is not None:
-            model = next(iter(engine.models))
-            print(demo_banner(url, model, demo_key, settings.data_dir, settings.models_dir), flush=True)
+            print(demo_banner(url, models[0], demo_key, settings.data_dir, settings.models_dir), flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, engine, pepper, listener, termination, announce, demo=demo))
@@ -89,7 +87,7 @@ async def make_demo_key(admin: AdminApp, tier: str) -> str:
 
 async def _serve(
     settings: Settings,
-    engine: Engine | WorkerEngine | ReplicaEngine,
+    engine: LocalEngine | None,
     pepper: bytes,
     listener: socket.socket,
     termination: Termination,

@@ -2,7 +2,19 @@
 
 from gateway.admission.model import Measure
 from gateway.reference.generation import TOKEN_IDS
-from gateway.reference.parts import ANY_OBJECT, NULL, Schema, answered, choice, integer, listed, nullable, number, text
+from gateway.reference.parts import (
+    ANY_OBJECT,
+    NULL,
+    Schema,
+    answered,
+    boolean,
+    choice,
+    integer,
+    listed,
+    nullable,
+    number,
+    text,
+)
 from gateway.tenancy.limits import ScopeKind
 
 COUNT = integer(0)
@@ -89,6 +101,7 @@ COMPONENTS: dict[str, Schema] = {
                 }
             ),
             "limited_by": LIMITED_BY | {"description": "The limit that ended the answer."},
+            "estimated": boolean("Whether the tokens are estimated: the model's server reports none."),
         },
     ),
     "ChatCompletion": answered(

@@ -46,6 +46,9 @@ CONDITIONS = (
     Condition("TurnpikeEngineDown", "page", "The engine has stopped.", "turnpike_engine_healthy", "==", 0),
     Condition("TurnpikeNotReady", "ticket", "The gateway takes no requests.", "turnpike_ready", "==", 0),
     Condition(
+        "TurnpikeUpstreamDown", "page", "The server of a model gives no answers.", "turnpike_upstream_up", "==", 0
+    ),
+    Condition(
         "TurnpikeQueueOld",
         "page",
         "A premium request waits for more than 2 s.",

@@ -50,7 +50,7 @@ def configure_logging(level: str, log_format: LogFormat, secrets: Iterable[str] 
     root.addHandler(handler)
     root.setLevel(level.upper())
     logging.captureWarnings(True)
-    for chatty in ("alembic", "aiosqlite", "httpx", "httpcore", "kafka"):
+    for chatty in ("alembic", "aiosqlite", "httpcore2", "httpx2", "kafka"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, root.level))
 
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -100,16 +101,17 @@ async def open_house(
     *,
     now: Callable[[], datetime] | None = None,
     adapters: AdapterHosting | None = None,
+    more_prices: Mapping[str, tuple[str, str, str]] = MappingProxyType({}),
     **stated: Any,
 ) -> AsyncIterator[House]:
     """On the event loop that it is used on. `sqlite_schema` is an SQLite file with the schema alone. `now`: the clock
-    of the admin API and the console, in place of the wall's. `adapters`: where uploads go. `stated`: settings in
-    addition."""
+    of the admin API and the console, in place of the wall's. `adapters`: where uploads go. `more_prices`: in addition
+    to `PRICES`. `stated`: settings in addition."""
     shutil.copyfile(sqlite_schema, folder / "turnpike.db")
     settings = Settings(
         data_dir=folder,
         database_url=f"sqlite:///{folder / 'turnpike.db'}",
-        prices=PRICES,
+        prices={**PRICES, **more_prices},
         journal_interval_ms=5,
         journal_min_free=0,
         **stated,

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
+from gateway.config.settings import Settings
 from gateway.metering.journal.journal_file import JournalFile
 from gateway.metering.metrics import SinkCollector
 from gateway.metering.reconciliation.gaps import MissingRange
@@ -25,6 +26,8 @@ from gateway.metering.sink.intake import Intake
 from gateway.metering.sink.message_source import Partition
 from gateway.metering.sink.sink import Sink
 from gateway.telemetry.metrics import Metrics
+from gateway.upstreams.metrics import UpstreamCollector
+from gateway.upstreams.opening import open_upstreams
 from tests.deploy.exporters import CLICKHOUSE, KMINION, metrics_of, running_exporter
 from tests.deploy.prometheus_server import prometheus_program
 from tests.support.clickhouse_server import ClickHouseServer
@@ -227,6 +230,8 @@ def exported(site: Site) -> dict[str, set[str]]:
     sink.register(SinkCollector(Sink(NoSource(), intake), found, found, lambda: True))  # type: ignore[arg-type]
     site.ask(1)
     assert httpx.get(f"{site.program.url}/v1/models").status_code == 401
+    settings = Settings(upstreams={"m": {"url": "http://127.0.0.1:9/v1"}})
+    sink.register(UpstreamCollector(open_upstreams(settings)))
     texts = (httpx.get(f"{site.program.url}/metrics").text, metrics.render().decode(), generate_latest(sink).decode())
     named: dict[str, set[str]] = {}
     for line in "".join(texts).splitlines():

@@ -12,7 +12,7 @@ from gateway.config.settings import Settings, load_settings
 from gateway.errors import OperatorError
 from gateway.management.cli.options import parse_models
 from gateway.process.catalog import find_model
-from gateway.process.serve import load_engine
+from gateway.process.engine_loading import load_engine
 from tests.support.command_line import failure, ok, turnpike
 from tests.support.fake_hub import FakeHub, Refusal, serving
 from tests.support.tiny_models import make_checkpoint

@@ -12,7 +12,7 @@ from engine.memory.kv_memory import KVBudget
 from gateway.config.settings import load_settings
 from gateway.config.toml_edit import set_in_table
 from gateway.errors import OperatorError
-from gateway.process.serve import load_engine
+from gateway.process.engine_loading import load_engine
 from tests.support.command_line import failure, ok, turnpike
 from tests.support.fake_hub import FakeHub, serving
 from tests.support.tiny_models import make_checkpoint

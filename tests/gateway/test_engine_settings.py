@@ -9,7 +9,7 @@ from engine.config import EngineConfig
 from engine.sampling_defaults import SamplingDefaults
 from gateway.config.settings import load_settings
 from gateway.errors import OperatorError
-from gateway.process.serve import load_engine, scheduler_config_of
+from gateway.process.engine_loading import load_engine, scheduler_config_of
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def load(models: object, config: EngineConfig, progress: object) -> None:
         raise Loaded(config)
 
-    monkeypatch.setattr("gateway.process.serve.Engine.load", load)
+    monkeypatch.setattr("gateway.process.engine_loading.Engine.load", load)
     return tmp_path
 
 
@@ -50,7 +50,7 @@ def test_sampling_defaults(folder: Path) -> None:
 def test_an_alias_that_leads_nowhere_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, target: str
 ) -> None:
-    monkeypatch.setattr("gateway.process.serve.default_models", lambda *_: {"smollm2": folder})
+    monkeypatch.setattr("gateway.process.engine_loading.default_models", lambda *_: {"smollm2": folder})
     with pytest.raises(OperatorError, match=f"^aliases: '{name}'"):
         load_engine(load_settings(aliases={name: target}), lambda *_: None)
 
@@ -117,7 +117,7 @@ def test_without_a_named_model_the_default_ones_are_a_pair(folder: Path, monkeyp
 def test_sizes_of_a_step_follow_from_the_device_unless_they_are_set(
     monkeypatch: pytest.MonkeyPatch, gpu_bytes: int | None, stated: dict[str, int], sizes: tuple[int, int, int]
 ) -> None:
-    monkeypatch.setattr("gateway.process.serve.gpu_memory_bytes", lambda device: gpu_bytes)
+    monkeypatch.setattr("gateway.process.engine_loading.gpu_memory_bytes", lambda device: gpu_bytes)
     config = scheduler_config_of(load_settings(**stated))
     assert (config.max_running, config.step_tokens, config.chunk_tokens) == sizes
 

@@ -41,6 +41,7 @@ BACKGROUND = (
     "WorkerProcess._live",
     "Limiter._beat",
     "Sessions._beat",
+    "UpstreamModel._probe_forever",
 )
 """Tasks that are there without a request. Heartbeats end a beat after the last hold."""
 UNREAD_SLACK = 64

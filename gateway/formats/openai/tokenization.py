@@ -12,6 +12,7 @@ from gateway.formats.openai.tool_schema import take_tools
 from gateway.generation.counted import count_request
 from gateway.generation.lookup import find_named
 from gateway.generation.prompt_encoding import encode, require_tokenizable, text_chars
+from gateway.generation.remote_prompt import RemotePrompt
 from gateway.generation.request import Prompt
 from gateway.generation.stages import Stages
 from gateway.generation.text_pool import TextLane
@@ -48,6 +49,8 @@ class Tokenize:
         headers = await count_request(self._services, self._classes, caller, model)
         lane = TextLane(self._services.texts, caller.tenant_id, receive)
         [tokens] = await encode([prompt], model.text, lane, add_special_tokens=with_bos)
+        if isinstance(tokens, RemotePrompt):
+            tokens = tokens.require_ids()
         label = model.text.tokenizer.token_bytes
 
         def written() -> bytes:

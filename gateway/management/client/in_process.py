@@ -75,8 +75,8 @@ class InProcess:
             self._opened.push_async_callback(analytics.aclose)
             limiter = open_limiter(settings, replica="")  # a command takes no holds, so it is no replica
             self._opened.push_async_callback(limiter.aclose)
-            served = settings.models or None  # without any, flags of turnpike serve will name them
-            names = ModelNames(tuple(settings.models), settings.small_models, settings.model_versions, settings.aliases)
+            served = settings.served_names or None  # without any, flags of turnpike serve will name them
+            names = ModelNames(settings.served_names, settings.small_models, settings.model_versions, settings.aliases)
             hosting = hosting_of(settings, settings.models, names.is_taken)
             self._operations = LocalOperations(
                 context_from(settings, database, pepper, analytics, limiter, served, hosting)

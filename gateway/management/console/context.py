@@ -1,6 +1,6 @@
 """The services that the console's pages read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -14,6 +14,7 @@ from gateway.billing.price_book import PriceBook
 from gateway.config.settings import Settings
 from gateway.generation.engine_client import EngineClient
 from gateway.generation.service_classes import TierClasses
+from gateway.generation.services import Upstream
 from gateway.management.console.scheduler_figures import Looks
 from gateway.management.console.sessions import ConsoleSessions
 from gateway.management.operations.context import AdminContext
@@ -32,7 +33,7 @@ from gateway.tenancy.records import Principal
 class ConsoleContext:
     """`operations` are the admin API's, `admin` what those work on. `chat` is the endpoint of `/v1/chat/completions`,
     for a `TenantProxy` to lead to. `registry`: the metrics of this process. `looks`: samples of the scheduler, which
-    all its viewers share."""
+    all its viewers share. `upstreams`: by name, the models that other servers run."""
 
     operations: Operations
     admin: AdminContext = field(repr=False)
@@ -53,5 +54,6 @@ class ConsoleContext:
     registry: CollectorRegistry
     settings: Settings
     adapters: AdapterBook = field(default_factory=no_adapters)
+    upstreams: Mapping[str, Upstream] = field(default_factory=dict)
     looks: Looks = field(default_factory=Looks)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

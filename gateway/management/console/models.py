@@ -37,10 +37,11 @@ async def page(context: ConsoleContext, page_request: PageRequest) -> Page:
 
 def _line(context: ConsoleContext, name: str, now: Look, earlier: Look | None) -> ModelLine:
     stats = now.stats.get(name)
-    figures = None if stats is None else ModelFigures.of(name, now, earlier)
+    upstream = context.upstreams.get(name)
+    figures = None if stats is None or upstream is not None else ModelFigures.of(name, now, earlier)
     return ModelLine(
         name,
-        context.engine.ready,
+        context.engine.ready and (upstream is None or upstream.health == "up"),
         0 if stats is None else stats.running,
         0 if stats is None else stats.waiting,
         "–" if figures is None else figures.tokens_per_s or "–",
@@ -67,8 +68,11 @@ def _facts(context: ConsoleContext, name: str) -> Mapping[str, str]:
             "Weights": gibibytes(details.weight_bytes),
             "KV cache": gibibytes(details.kv_bytes),
         }
+    if (upstream := context.upstreams.get(name)) is not None:
+        facts |= {"Server": context.settings.upstreams[name].url, "Server's health": upstream.health}
+    else:
+        facts["Vocabulary"] = f"{model.vocab_size:,} tokens"
     facts["Version"] = model.version
-    facts["Vocabulary"] = f"{model.vocab_size:,} tokens"
     stated = {key: value for key, value in model.sampling_defaults.effective.items() if value is not None}
     facts["Sampling defaults"] = ", ".join(f"{key} {value}" for key, value in stated.items()) or "none"
     if names.small_of.get(name):

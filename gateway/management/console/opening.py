@@ -32,6 +32,7 @@ def open_console(stages: Stages, admin: AdminApp, chat: ASGIApp) -> ConsoleApp:
         chat=chat,
         authenticator=services.authenticator,
         adapters=services.adapters,
+        upstreams={upstream.name: upstream for upstream in services.upstreams},
         console_sessions=ConsoleSessions(admin.context.pepper, admin.context.now),
         registry=services.metrics.registry,
         settings=stages.settings,

@@ -77,7 +77,7 @@ class Meter:
         failed_status = self.status_sent or HTTPStatus.SERVICE_UNAVAILABLE.value
 
         def otherwise() -> UsageEvent:
-            unsent = total.completion_tokens - sent.completion_tokens
+            unsent = max(0, total.completion_tokens - sent.completion_tokens)
             undelivered = replace(work, undelivered_tokens=work.undelivered_tokens + unsent)
             return event_of(usage_context, sent, undelivered, Ending.ERROR, failed_status, now_ms)
 

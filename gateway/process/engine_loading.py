@@ -1,0 +1,174 @@
+"""Loads the engine that the settings describe: in this process, in one of its own, or on workers."""
+
+from collections.abc import Callable, Collection, Mapping
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TypeVar
+
+from engine.config import EngineConfig, SchedulerConfig, step_sizes
+from engine.engine import Engine
+from engine.errors import EngineUnavailable
+from engine.memory.kv_memory import InsufficientMemory
+from engine.models.config import UnsupportedCheckpoint
+from engine.runtime.model_loading import LoadProgress
+from engine.sampling_defaults import SamplingDefaults
+from engine.workers.remote_link import Address
+from engine.workers.replica_engine import ReplicaEngine
+from engine.workers.tls import TLSFiles, client_context
+from engine.workers.worker_engine import WorkerEngine
+from gateway.config.engine_classes import engine_classes_of
+from gateway.config.settings import Settings
+from gateway.config.worker_tls import StatedTLS
+from gateway.errors import OperatorError
+from gateway.process.catalog import default_models, default_pairs
+from gateway.process.progress import Report
+from gateway.routing.names import ModelNames
+from kernels.dispatch import DeviceUnavailable, gpu_memory_bytes, takes_gpu
+
+E = TypeVar("E")
+
+
+def _refuse_unknown_targets(settings: Settings, models: Collection[str], small_models: Mapping[str, str]) -> None:
+    names = ModelNames(tuple(models), small_models, settings.model_versions)
+    for alias, target in settings.aliases.items():
+        if alias in models:
+            raise OperatorError(f"aliases: {alias!r} is the name of a model: an alias must have another")
+        if names.find(target, {}) is None:
+            raise OperatorError(f"aliases: {alias!r} leads to {target!r}, which is not among the served models")
+
+
+def scheduler_config_of(settings: Settings) -> SchedulerConfig:
+    """The settings' scheduler. Sizes that are not set depend on the device.
+
+    Raises:
+        OperatorError: the sizes contradict one another.
+    """
+    sizes = step_sizes(gpu_memory_bytes(settings.device))
+    max_running = settings.max_running or sizes.max_running
+    step_tokens = settings.step_tokens or max(sizes.step_tokens, max_running)
+    if step_tokens < max_running:
+        raise OperatorError(f"step_tokens: must be at least max_running, {max_running}, or a decode could starve")
+    return SchedulerConfig(
+        max_running=max_running,
+        step_tokens=step_tokens,
+        chunk_tokens=min(settings.chunk_tokens or sizes.chunk_tokens, step_tokens),
+        classes=engine_classes_of(settings),
+    )
+
+
+def _drafts(settings: Settings, models: Collection[str], small_models: Mapping[str, str]) -> Mapping[str, str]:
+    """The pairs whose small model drafts for the large one: both are computed by one engine."""
+    if settings.speculation not in ("auto", "draft"):
+        return {}
+    return {large: small for large, small in small_models.items() if large in models and small in models}
+
+
+def _engine_class(settings: Settings) -> type[Engine] | type[WorkerEngine]:
+    own = settings.engine_process
+    return WorkerEngine if (takes_gpu(settings.device) if own is None else own) else Engine
+
+
+def tls_files(stated: StatedTLS) -> TLSFiles:
+    """The files as the engine takes them."""
+    return TLSFiles(stated.certificate, stated.key, stated.ca)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is of this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfig) -> ReplicaEngine:
+    """The engine of the settings' workers.
+
+    Raises:
+        OperatorError: `replicas` and `models` have different names, or an address or a certificate cannot be used.
+    """
+    if different := set(settings.replicas) ^ set(models):
+        raise OperatorError(f"replicas: {min(different)!r} is not both in `replicas` and in `models`")
+    try:
+        addresses = [Address.parse(each) for some in settings.replicas.values() for each in some]
+        context = None if settings.worker_tls is None else client_context(tls_files(settings.worker_tls))
+    except ValueError as error:
+        raise OperatorError(f"replicas: {error}") from error
+    except OSError as error:
+        raise OperatorError(f"worker_tls: {error}") from error
+    if context is None and (exposed := next((each for each in addresses if not is_loopback(each.host)), None)):
+        raise OperatorError(f"replicas: {exposed} is on another machine: set worker_tls")
+    return ReplicaEngine(models, settings.replicas, config, context)
+
+
+def load_engine(settings: Settings, report: Report) -> Engine | WorkerEngine | ReplicaEngine | None:
+    """The engine with the settings' models, or with the default models: in this process, in one of its own, or on the
+    settings' workers. None: all models are upstreams.
+
+    Raises:
+        OperatorError: a model is missing, unsupported or too large, or the device or a worker is unavailable.
+    """
+    models, config = _stated(settings, report)
+    if not models:
+        return None
+    if settings.replicas:
+        return _refusing(lambda: _connect(settings, models, config))
+    return _refusing(lambda: _engine_class(settings).load(models, config, progress=_loading(report)))
+
+
+def load_engine_here(settings: Settings, report: Report) -> Engine:
+    """As `load_engine`, in this process."""
+    models, config = _stated(settings, report)
+    return _refusing(lambda: Engine.load(models, config, progress=_loading(report)))
+
+
+def _loading(report: Report) -> LoadProgress:
+    return lambda name, done, total: report(f"loading {name}", done, total)
+
+
+def _refusing(load: Callable[[], E]) -> E:
+    try:
+        return load()
+    except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable, EngineUnavailable) as error:
+        raise OperatorError(str(error)) from error
+
+
+def _stated(settings: Settings, report: Report) -> tuple[Mapping[str, Path], EngineConfig]:
+    """The models and the config of the engine that the settings state."""
+    models: Mapping[str, Path] = settings.models
+    small_models: Mapping[str, str] = settings.small_models
+    if not settings.served_names:
+        models = default_models(settings.models_dir, report)
+        small_models = default_pairs(models)
+    served = {*models, *settings.upstreams}
+    for key, names in (("embeddings", settings.embeddings), ("sampling_defaults", settings.sampling_defaults)):
+        if unknown := next((name for name in names if name not in served), None):
+            raise OperatorError(f"{key}: the model {unknown!r} is not among the served ones")
+    _refuse_unknown_targets(settings, served, small_models)
+    return models, EngineConfig(
+        scheduler=scheduler_config_of(settings),
+        device=settings.device,
+        dtype=settings.dtype,
+        kv_dtype=settings.kv_dtype,
+        quantize=settings.quantize,
+        sampling_defaults={
+            name: SamplingDefaults(**stated.model_dump())
+            for name, stated in settings.sampling_defaults.items()
+            if name in models
+        },
+        generation_config=settings.generation_config,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        max_model_len=settings.max_model_len,
+        threads=settings.threads,
+        weight_cache=settings.models_dir / "expanded",
+        step_timeout_seconds=settings.step_timeout_s,
+        ngram=settings.speculation in ("auto", "ngram"),
+        drafts=_drafts(settings, models, small_models),
+        require_drafts=settings.speculation == "draft",
+        draft_depth=settings.max_draft_tokens,
+        speculate_below=settings.speculate_below,
+        adapter_slots=settings.adapters.slots,
+        max_adapter_rank=settings.adapters.max_rank,
+        adapter_cache_bytes=settings.adapters.cache_bytes,
+        adapter_wait_seconds=settings.adapters.wait_s,
+    )
