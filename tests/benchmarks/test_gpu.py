@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from importlib.metadata import version
@@ -39,6 +40,7 @@ from benchmarks.gpu.checks import (
     sampling,
     share_that_differs,
     step,
+    warm_up,
     worst_row_error,
 )
 from benchmarks.gpu.checks import attention as attention_checks
@@ -89,6 +91,17 @@ def test_replayed_steps_are_checked_for_every_size(stage: Stage, monkeypatch: py
     monkeypatch.setattr("engine.execution.device.graphs._DRAFTED_TOKENS", (3,))
     graphs.run(stage, rerun)
     assert_all(stage, "passed", 8)
+
+
+@pytest.mark.parametrize(("compiled", "status"), [([], "passed"), (["accept_drafts_kernel"], "failed")])
+def test_a_kernel_that_serving_compiles_fails_the_check_of_the_warm_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, compiled: list[str], status: Status
+) -> None:
+    for name, value in (("SLOTS", 2), ("PROMPT", 12), ("ANSWER", 4)):
+        monkeypatch.setattr(warm_up, name, value)
+    monkeypatch.setattr(warm_up, "new_kernels", lambda: nullcontext(compiled))
+    warm_up.run(stage)
+    assert [(each.name, each.status) for each in stage.outcomes] == [("kernels compiled while serving", status)]
 
 
 def test_a_kernel_that_is_wrong_fails_its_check(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

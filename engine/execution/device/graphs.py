@@ -17,7 +17,7 @@ _Output = TypeVar("_Output")
 _SMALL_SIZES = (1, 2, 4)
 _SIZE_STEP = 8
 _MAX_ROWS = 256
-_DRAFTED_ROWS = 32
+DRAFTED_ROWS = 32
 """Drafts pay while the device waits for weights: in small steps."""
 _DRAFTED_TOKENS = (3, 5, 9)
 
@@ -93,16 +93,16 @@ def graph_sizes(num_slots: int, context_tokens: int, *, drafts: bool, adapted: b
     rows = row_sizes(num_slots)
     if not drafts:
         return GraphSizes(rows, context_tokens, adapted=adapted)
-    few = tuple(size for size in rows if size <= _DRAFTED_ROWS and size.bit_count() == 1)
+    few = tuple(size for size in rows if size <= DRAFTED_ROWS and size.bit_count() == 1)
     # No more tokens, and so no more memory for logits, than the largest graph without drafts or few.
-    return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], _DRAFTED_ROWS), adapted)
+    return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], DRAFTED_ROWS), adapted)
 
 
 def draft_model_sizes(num_slots: int, context_tokens: int, max_positions: int) -> GraphSizes:
     """The sizes of a draft model's steps: of one token a row, or two where all drafts of the last step were accepted.
     Contexts add up to at most `context_tokens`, and are of at most `max_positions` each."""
     needed = row_sizes(num_slots)
-    rows = tuple(size for size in needed if size <= _DRAFTED_ROWS and size.bit_count() == 1)
+    rows = tuple(size for size in needed if size <= DRAFTED_ROWS and size.bit_count() == 1)
     return GraphSizes(rows, min(context_tokens, rows[-1] * max_positions), rows, (2,), 2 * rows[-1])
 
 

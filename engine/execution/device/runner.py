@@ -119,6 +119,11 @@ class DeviceRunner:
         return True
 
     @property
+    def accepts_drafts(self) -> bool:
+        """Whether a step may follow drafts in flight: see `DeviceSlots.accepts_drafts`."""
+        return self._slots.accepts_drafts
+
+    @property
     def expert_tokens(self) -> tuple[int, ...]:
         return self._expert_tokens.read()
 
@@ -224,7 +229,8 @@ class DeviceRunner:
             _counted(self.launches, inputs),
             None if self._drafted.rows and inputs.follows_drafts else (inputs, needs),
         )
-        self._drafted = DraftedRows.of(inputs.rows) if plan.draft_tokens else NO_DRAFTED_ROWS
+        followed = plan.draft_tokens and self.accepts_drafts
+        self._drafted = DraftedRows.of(inputs.rows) if followed else NO_DRAFTED_ROWS
         return step
 
     @torch.inference_mode()
@@ -245,7 +251,7 @@ class DeviceRunner:
         drawn = self._draw(forwarded, inputs.shape, needs, masks) if draw is None else draw()
         if states is not None and states.drafted_tokens:
             self._settle(states, forwarded.draws, drawn)
-        if forwarded.draws.last is not None and self._slots.accepts_drafts:
+        if forwarded.draws.last is not None and self.accepts_drafts:
             self._slots.accept_drafts(self._slots.rows[: inputs.shape.rows], forwarded.draws.last, drawn.tokens)
         # The last allocation that may fail.
         embeddings = self._embeddings(inputs, forwarded.hidden) if pools else {}
