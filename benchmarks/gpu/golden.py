@@ -250,7 +250,8 @@ def _logits(model: Transformer, prompt: list[int], device: torch.device) -> Tens
     kv = model.allocate_kv(blocks).fill_(torch.nan)
     tables = torch.arange(blocks, device=device)[None]
     plan = model.ops.plan_attention(AttentionMetadata(tables, [tokens], [tokens]))
-    return model.logits(model.forward(torch.tensor(prompt, device=device), plan, kv, _states(model, tokens)))
+    hidden = model.forward(torch.tensor(prompt, device=device), plan, kv, _states(model, tokens))
+    return model.logits(hidden).float()
 
 
 def _states(model: Transformer, tokens: int) -> DeviceStates | None:

@@ -12,7 +12,7 @@ from benchmarks.gpu.models import random_model
 from benchmarks.gpu.stage import Stage
 from benchmarks.gpu.stepping import GREEDY, Stepper, blocks_for
 from engine.config import SchedulerConfig
-from engine.execution.device.placement import run_drafted_steps, run_largest_step
+from engine.execution.device.placement import run_drafted_steps, run_largest_step, run_sampled_steps
 from engine.request import SamplingParams
 from engine.speculation import FixedDepth, Speculator
 from engine.speculation.ngram import NgramProposer
@@ -48,6 +48,7 @@ def _check(stage: Stage) -> None:
     model, config = random_model("tiny", TritonOps(stage.device, stage.scale.dtypes[0]), _WINDOW), _config()
     for decode in (False, True):
         run_largest_step(model, TritonStepOps(), config, _WINDOW, decode=decode)
+    run_sampled_steps(model, TritonStepOps(), config, _WINDOW)
     run_drafted_steps(model, TritonStepOps(), config, _WINDOW)
     stepper = Stepper(
         model,

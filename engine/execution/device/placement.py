@@ -30,6 +30,13 @@ _EVERYTHING = SamplingParams(
     prompt_logprobs=MAX_TOP_LOGPROBS,
 )
 """Sampling parameters that use every feature that takes memory, or a kernel of its own."""
+_OTHERS = (
+    SamplingParams(),
+    SamplingParams(temperature=0, logit_bias={0: 1.0}),
+    SamplingParams(top_p=0.5),
+)
+"""Parameters whose logits the kernels read in the model's dtype, or without thresholds: other forms of the same
+kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +83,16 @@ def measure_memory(
     def with_steps(*, decode: bool) -> int:
         return _peak_bytes(device, lambda: run_largest_step(model, step_ops, config, window, decode=decode))
 
+    def run_small_steps() -> None:
+        run_sampled_steps(model, step_ops, config, window)
+        if drafts:
+            run_drafted_steps(model, step_ops, config, window)
+
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     with device_errors():
-        step_bytes = with_steps(decode=False)
-        if drafts:
-            drafted_bytes = _peak_bytes(device, lambda: run_drafted_steps(model, step_ops, config, window))
-            step_bytes = max(step_bytes, drafted_bytes)
-        step_bytes += with_steps(decode=True)
+        step_bytes = max(with_steps(decode=False), _peak_bytes(device, run_small_steps)) + with_steps(decode=True)
         graph_bytes = measure_graphs(_small_runner(model, step_ops, config, window, 1), device, drafts=drafts)
         if draft_steps is not None:
             step_bytes += sum(_peak_bytes(device, run) for run in draft_steps.largest)
@@ -106,6 +114,18 @@ def run_largest_step(
     masked, *_ = plan.rows
     masked.request.matcher = AllowedTokens((0,), model.config.vocab_size)
     _small_runner(model, step_ops, config, window, blocks).execute(plan).result()
+
+
+def run_sampled_steps(model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int) -> None:
+    """Run decode steps of one row that launch the forms of sampling kernels which the largest step does not."""
+    runner = _small_runner(model, step_ops, config, window, 1)
+    for number, params in enumerate(_OTHERS):
+        request = demanding_request(0, 1, [0])
+        request.window_tables = [[0]] * (model.kv_groups - 1)
+        request.params = params
+        if number:
+            request.matcher = AllowedTokens((0,), model.config.vocab_size)
+        runner.execute(StepPlan(number, (ScheduledRow(request, 0, 1, True),))).result()
 
 
 def run_drafted_steps(model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int) -> None:

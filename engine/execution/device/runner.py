@@ -180,7 +180,7 @@ class DeviceRunner:
             self._slots.load((), encoded(padding_rows(key)))
             shape = replayed_shape(key, sizes)
             own = tensors.first(shape.rows, shape.tokens)
-            outputs = outputs or SharedOutputs(self._hidden_states(shape.tokens))
+            outputs = outputs or self._shared_outputs(shape.tokens)
             graphs[key] = self._capture(capture, own, shape, outputs, adapted=key.adapted)
         self._graphs, self._graph_sizes = graphs, sizes
 
@@ -303,10 +303,9 @@ class DeviceRunner:
     ) -> ReplayedStep:
         """Capture a step of `shape` over `tensors`, sampled by the slots' columns alone."""
         states = self._device_states(tensors, shape)
-        hidden = outputs.hidden(shape.tokens)
-        forward = capture(
-            lambda: outputs.keep(self._forward(tensors, shape, states=states, into=hidden, adapted=adapted))
-        )
+        # A draw for each token: there is one token for each row, or drafts follow the others.
+        into = outputs.hidden(shape.tokens), outputs.logits(shape.tokens)
+        forward = capture(lambda: self._forward(tensors, shape, states=states, into=into, adapted=adapted))
         forwarded = forward()
         return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
 
@@ -339,21 +338,27 @@ class DeviceRunner:
         shape: StepShape,
         draws: Draws | None = None,
         states: DeviceStates | None = None,
-        into: CheckedRows | None = None,
+        into: tuple[CheckedRows, Tensor] | None = None,
         *,
         adapted: bool = False,
     ) -> Forwarded:
         """Launch the model on the rows that are loaded; samples after each row or, with `draws`, after drafts too. The
-        launches depend on `shape` and `adapted` only. `into`: memory for the hidden states; None: memory of their own.
-        `adapted`: whether rows may have adapters."""
+        launches depend on `shape` and `adapted` only. `into`: memory for the hidden states and the logits; None: memory
+        of their own. `adapted`: whether rows may have adapters."""
         plan, *window_plans = self._attention_plans(tensors, shape)
         adapters = self._step_adapters(tensors, shape) if adapted else None
-        into = into or self._hidden_states(shape.tokens)
-        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters, into=into)
+        checked, logits = into or (self._hidden_states(shape.tokens), None)
+        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters, into=checked)
         if draws is None:
             draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
-        finite = FiniteTokens(into.finite, tensors.query_starts, draws.rows)
-        return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden)))
+        finite = FiniteTokens(checked.finite, tensors.query_starts, draws.rows)
+        return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden), into=logits))
+
+    def _shared_outputs(self, tokens: int) -> SharedOutputs:
+        """Memory for the outputs of graphs of up to `tokens` tokens."""
+        model = self._model
+        logits = torch.empty((tokens, self._vocab_size), dtype=model.logits_dtype, device=self._device)
+        return SharedOutputs(self._hidden_states(tokens), logits)
 
     def _hidden_states(self, tokens: int) -> CheckedRows:
         return CheckedRows.empty(tokens, self._model.config.hidden_size, self._ops.dtype, self._device)

@@ -110,14 +110,12 @@ class DeviceDrafter:
         largest = sizes.keys[0]
         tensors = StepTensors.empty(largest.rows, largest.rows * largest.tokens_each, self._device)
         graphs: dict[GraphKey, _ReplayedStep] = {}
-        logits: Tensor | None = None
+        # Every graph leaves its logits in the first rows: see `outputs.SharedOutputs`.
+        logits = self._empty_logits(max(key.rows for key in sizes.keys))
         for key in sizes.keys:
             lines, shape = self._lines[: key.rows], replayed_shape(key, sizes)
             lines.copy_(torch.from_numpy(encoded(padding_rows(key))))
             own = tensors.first(shape.rows, shape.tokens)
-            if logits is None:
-                # Every graph leaves its logits in the first rows: see `outputs.SharedOutputs`.
-                logits = torch.empty_like(self._forward(lines, own, shape))
             graphs[key] = self._capture(capture, lines, own, shape, logits[: key.rows])
         self._graphs, self._captured = graphs, sizes
 
@@ -202,17 +200,21 @@ class DeviceDrafter:
         """Capture a step of `shape` over `tensors`, which leaves its logits in `logits`, sampled by the slots' columns
         alone."""
         draws = Draws.after_rows(tensors)
-        forward = capture(lambda: logits.copy_(self._forward(lines, tensors, shape)))
+        forward = capture(lambda: self._forward(lines, tensors, shape, logits))
         return _ReplayedStep(forward, draws, capture(lambda: self._sampler.draw(lines, logits, draws, NO_NEEDS)))
 
-    def _forward(self, lines: Tensor, tensors: StepTensors, shape: StepShape) -> Tensor:
+    def _empty_logits(self, rows: int) -> Tensor:
+        vocab_size = self._model.config.vocab_size
+        return torch.empty((rows, vocab_size), dtype=self._head.logits_dtype, device=self._device)
+
+    def _forward(self, lines: Tensor, tensors: StepTensors, shape: StepShape, into: Tensor | None = None) -> Tensor:
         """Launch the model on encoded rows int32 [R, 8]: logits [R, V] after each. The launches depend on `shape`
-        only."""
+        only. `into`: the memory of the logits; None: memory of their own."""
         sequences = self._slots.sequences
         self._step_ops.derive(lines, sequences, tensors, shape)
         plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv)
-        return self._head.logits(Draws.after_rows(tensors).hidden_of(hidden))
+        return self._head.logits(Draws.after_rows(tensors).hidden_of(hidden), into=into)
 
 
 def _up_to_end(request: Request, drafts: list[int]) -> list[int]:
