@@ -13,7 +13,7 @@ from kernels import reference
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, AttentionPlan, FiniteTokens, SlotDraws, SlotSampling
 from kernels.reference_ops import ReferencePlan
-from kernels.step import Counting, Row, Sequences, StepShape, StepTensors
+from kernels.step import Counting, DrawnPlaces, Row, Sequences, StepShape, StepTensors
 
 
 def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
@@ -52,9 +52,10 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, tokens_each: in
             out.slot_mapping[at] = block * BLOCK_TOKENS + position % BLOCK_TOKENS if offset >= 0 else -1
 
 
-def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
-    """Store drawn int64 [R] in tokens int32 [S, L], after the tokens of each row that draws, if there is room."""
-    for row, token in zip(_rows(rows), drawn.tolist(), strict=True):
+def store_drawn(places: DrawnPlaces, drawn: Tensor) -> None:
+    """Store the last draw of each row that draws, of drawn int64 [D], after its tokens, if there is room."""
+    of_rows, tokens = drawn if places.last is None else drawn[places.last], places.tokens
+    for row, token in zip(_rows(places.lines), of_rows.tolist(), strict=True):
         position = row.start + row.tokens
         if row.slot >= 0 and row.draws and position < tokens.shape[1]:
             tokens[row.slot, position] = token
@@ -150,14 +151,14 @@ class ReferenceStepOps:
         *,
         uses_thresholds: bool,
         uses_penalties: bool,
+        places: DrawnPlaces,
         hidden: FiniteTokens | None = None,
     ) -> SlotDraws:
         if not uses_penalties:
             columns = replace(columns, counts=torch.zeros_like(columns.counts))
-        return reference.sample_slots(logits, columns, row_slots, positions, hidden)
-
-    def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
-        store_drawn(rows, drawn, tokens)
+        draws = reference.sample_slots(logits, columns, row_slots, positions, hidden)
+        store_drawn(places, draws.ids)
+        return draws
 
     def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
         return settled_tokens(rows, drafts, last, drawn)

@@ -171,6 +171,20 @@ class Sequences:
     window_tables: tuple[Tensor, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnPlaces:
+    """Where drawn tokens are stored: in the sequence of each row that draws, after its tokens.
+
+    lines: int32 [R, 8], the encoded rows. tokens: int32 [S, L]. rows: int32 [D], the row of each draw; last: integers
+    [R], the last draw of each row, which is the one that is stored. None where draw d follows row d.
+    """
+
+    lines: Tensor
+    tokens: Tensor
+    rows: Tensor | None = None
+    last: Tensor | None = None
+
+
 class StepOps(Protocol):
     """The ops of a device around a model's forward pass.
 
@@ -195,10 +209,11 @@ class StepOps(Protocol):
         *,
         uses_thresholds: bool,
         uses_penalties: bool,
+        places: DrawnPlaces,
         hidden: FiniteTokens | None = None,
-    ) -> SlotDraws: ...
-
-    def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None: ...
+    ) -> SlotDraws:
+        """Sample, and store what is drawn."""
+        ...
 
     def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor: ...
 

@@ -100,20 +100,6 @@ def derive_kernel(
     tl.store(token_rows + first + offset, tl.zeros([TILE], dtype=tl.int32) + index, mask=live)
 
 
-@triton.jit(do_not_specialize=["count"])
-def store_drawn_kernel(rows, drawn, tokens, count, length, tokens_stride, ROW: tl.constexpr, TILE: tl.constexpr):
-    """Store sampled tokens in their sequences; oracle `store_drawn`. Grid: (tiles of `count` rows)."""
-    index = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    live = index < count
-    line = rows + index * ROW
-    slot = tl.load(line, mask=live, other=-1)
-    position = tl.load(line + 1, mask=live, other=0) + tl.load(line + 2, mask=live, other=0)
-    draws = tl.load(line + 4, mask=live, other=0)
-    kept = live & (slot >= 0) & (draws != 0) & (position < length)
-    token = tl.load(drawn + index, mask=kept, other=0).to(tl.int32)
-    tl.store(tokens + slot.to(tl.int64) * tokens_stride + position, token, mask=kept)
-
-
 @triton.jit
 def accepted_prefix(proposed, drawn, drafted):
     """The number of drafts before the first one that differs from the token drawn in its place."""
@@ -216,14 +202,6 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: i
         ROW=ROW_WORDS,
         BLOCK=BLOCK_TOKENS,
         TILE=TOKEN_TILE,
-    )
-
-
-def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
-    """See the oracle, `kernels.reference_step.store_drawn`."""
-    count = rows.shape[0]
-    store_drawn_kernel[(triton.cdiv(count, ROW_TILE),)](
-        rows, drawn, tokens, count, tokens.shape[1], tokens.stride(0), ROW=ROW_WORDS, TILE=ROW_TILE
     )
 
 

@@ -34,17 +34,6 @@ def step_variants() -> list[KernelVariant]:
             aligned=frozenset({"rows", "tokens", "block_tables", "drafts"}),
         ),
         KernelVariant(
-            name="step-store-drawn",
-            kernel=step.store_drawn_kernel,
-            signature={
-                **dict.fromkeys(("rows", "tokens"), "*i32"),
-                "drawn": "*i64",
-                **dict.fromkeys(("count", "length", "tokens_stride"), "i32"),
-            },
-            constexprs={"ROW": ROW_WORDS, "TILE": step.ROW_TILE},
-            aligned=frozenset({"rows", "tokens", "drawn"}),
-        ),
-        KernelVariant(
             name="step-settled-tokens",
             kernel=step.settled_tokens_kernel,
             signature={

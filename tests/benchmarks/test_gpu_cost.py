@@ -30,6 +30,11 @@ def test_a_draft_takes_no_more_launches_than_a_step(launches: cost.Launches) -> 
     assert launches.outside == {**draft.outside, "scatter_runs_kernel": 1}
 
 
+def test_two_launches_draw_and_store_tokens(launches: cost.Launches) -> None:
+    assert [name for name in launches.outside if "draw" in name] == ["draw_tiles_kernel", "draw_rows_kernel"]
+    assert sum(launches.outside.values()) == 9
+
+
 def test_logits_are_written_once_and_read_once(launches: cost.Launches) -> None:
     """In 16 bits, as the product rounds them to these: by the product, which leaves them where all graphs do, and by
     the first kernel that draws. Nothing copies them."""

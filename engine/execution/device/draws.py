@@ -64,10 +64,6 @@ class Draws:
         """Of the hidden states [T, H] of a step, those that the draws follow, [D, H]."""
         return hidden if self.ends is None else hidden[self.ends]
 
-    def to_rows(self, values: Tensor) -> Tensor:
-        """Of values [D], those of each row's last draw [R]."""
-        return values if self.last is None else values[self.last]
-
 
 def counting_drafts(
     columns: SlotSampling, draws: Draws, rows: Sequence[ScheduledRow], draw_starts: Sequence[int]

@@ -1,10 +1,13 @@
 """The outputs of the forward pass, and memory that all CUDA graphs leave them in."""
 
 from dataclasses import dataclass
+from typing import Self
 
+import torch
 from torch import Tensor
 
 from engine.execution.device.draws import Draws
+from engine.models.transformer import Transformer
 from kernels.ops import CheckedRows, FiniteTokens
 
 
@@ -32,6 +35,12 @@ class SharedOutputs:
         """Memory of the largest graph: `hidden` for its hidden states, `logits` [D, V] for its logits."""
         self._hidden, self._logits = hidden, logits
 
+    @classmethod
+    def allocate(cls, model: Transformer, tokens: int) -> Self:
+        """Memory for graphs of up to `tokens` tokens, each with at most a draw."""
+        shape = (tokens, model.config.vocab_size)
+        return cls(hidden_states(model, tokens), torch.empty(shape, dtype=model.logits_dtype, device=model.ops.device))
+
     def hidden(self, tokens: int) -> CheckedRows:
         """Where a graph of `tokens` tokens leaves its hidden states."""
         return self._hidden.first(tokens)
@@ -39,3 +48,8 @@ class SharedOutputs:
     def logits(self, draws: int) -> Tensor:
         """Where a graph of `draws` draws leaves its logits."""
         return self._logits[:draws]
+
+
+def hidden_states(model: Transformer, tokens: int) -> CheckedRows:
+    """Memory for a model's hidden states of `tokens` tokens."""
+    return CheckedRows.empty(tokens, model.config.hidden_size, model.ops.dtype, model.ops.device)

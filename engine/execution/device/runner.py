@@ -32,7 +32,7 @@ from engine.execution.device.inputs import (
 )
 from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.masks import DrawMasks, grammar_masks
-from engine.execution.device.outputs import Forwarded, SharedOutputs
+from engine.execution.device.outputs import Forwarded, SharedOutputs, hidden_states
 from engine.execution.device.pending import Constrained, DeviceStep, MaskedStep, PromptScores
 from engine.execution.device.pooling import DeviceSums
 from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn, SamplingNeeds, sampling_needs
@@ -180,7 +180,7 @@ class DeviceRunner:
             self._slots.load((), encoded(padding_rows(key)))
             shape = replayed_shape(key, sizes)
             own = tensors.first(shape.rows, shape.tokens)
-            outputs = outputs or self._shared_outputs(shape.tokens)
+            outputs = outputs or SharedOutputs.allocate(self._model, shape.tokens)
             graphs[key] = self._capture(capture, own, shape, outputs, adapted=key.adapted)
         self._graphs, self._graph_sizes = graphs, sizes
 
@@ -347,21 +347,12 @@ class DeviceRunner:
         of their own. `adapted`: whether rows may have adapters."""
         plan, *window_plans = self._attention_plans(tensors, shape)
         adapters = self._step_adapters(tensors, shape) if adapted else None
-        checked, logits = into or (self._hidden_states(shape.tokens), None)
+        checked, logits = into or (hidden_states(self._model, shape.tokens), None)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters, into=checked)
         if draws is None:
             draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
         finite = FiniteTokens(checked.finite, tensors.query_starts, draws.rows)
         return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden), into=logits))
-
-    def _shared_outputs(self, tokens: int) -> SharedOutputs:
-        """Memory for the outputs of graphs of up to `tokens` tokens."""
-        model = self._model
-        logits = torch.empty((tokens, self._vocab_size), dtype=model.logits_dtype, device=self._device)
-        return SharedOutputs(self._hidden_states(tokens), logits)
-
-    def _hidden_states(self, tokens: int) -> CheckedRows:
-        return CheckedRows.empty(tokens, self._model.config.hidden_size, self._ops.dtype, self._device)
 
     def _step_adapters(self, tensors: StepTensors, shape: StepShape) -> StepAdapters:
         rows, adapters = self._slots.rows[: shape.rows], self._slots.adapters

@@ -16,7 +16,7 @@ from engine.execution.logprobs import Scores
 from engine.execution.slots import uses_counts
 from engine.scheduling.plan import ScheduledRow
 from kernels.ops import FiniteTokens, LogitEdits, Ops, SlotSampling
-from kernels.step import Sequences, StepOps
+from kernels.step import DrawnPlaces, Sequences, StepOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class DeviceSampler:
             uses_thresholds=needs.thresholds,
             uses_penalties=needs.penalties,
             hidden=hidden,
+            places=DrawnPlaces(lines, self._slots.sequences.tokens, draws.rows, draws.last),
         )
-        self._step_ops.store_drawn(lines, draws.to_rows(tokens), self._slots.sequences.tokens)
         if raw is None:
             return Drawn(tokens, sound, finite)
         return Drawn(tokens, sound, finite, measure(self._ops, raw, tokens[asking], max(needs.tops)))

@@ -109,20 +109,6 @@ def test_filling_rows_have_no_context_and_write_nowhere() -> None:
     assert derived.query_starts.tolist() == [0, 1, 2]
 
 
-def test_what_was_drawn_is_kept_for_rows_that_draw_where_there_is_room() -> None:
-    rows = laid_out((3, 40, 1, 0, 1), (0, 3, 4, 0, 0), (-1, 0, 1, 0, 1), (4, 159, 1, 0, 1), (2, 0, 9, 0, 1))
-    rows += [Row(1, 20 + index, 1, 0, 1, 0) for index in range(40)]
-    tokens = sequences(torch.Generator().manual_seed(3)).tokens
-    drawn = torch.arange(1000, 1000 + len(rows), dtype=torch.int64, device=DEVICE)
-    expected = tokens.cpu().clone()
-    reference_step.store_drawn(table(rows).cpu(), drawn.cpu(), expected)
-    before = tokens.clone()
-    step.store_drawn(table(rows), drawn, tokens)
-    assert torch.equal(tokens.cpu(), expected)
-    assert (tokens[3, 41], tokens[2, 9]) == (1000, 1004)
-    assert int((tokens != before).sum()) == 42  # neither the one that does not draw, nor filling, nor past the end
-
-
 def test_drafts_are_settled_up_to_the_first_that_is_not_drawn() -> None:
     """Their number is known before what is drawn after them; padding has none."""
     rows = laid_out((3, 40, 4, 3, 0), (-1, 0, 1, 0, 0), (0, 7, 3, 2, 0), (1, 9, 1, 0, 1), (2, 5, 5, 4, 0))
