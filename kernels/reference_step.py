@@ -27,19 +27,18 @@ def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
         words[target : target + end - start] = payload[start:end]
 
 
-def derive(rows: Tensor, sequences: Sequences, out: StepTensors, tokens_each: int = 0) -> None:
-    """Fill `out` from encoded rows int32 [R, 8]; see `Row`, `StepTensors` and `StepShape.tokens_each`."""
+def derive(rows: Tensor, sequences: Sequences, out: StepTensors) -> None:
+    """Fill `out` from encoded rows int32 [R, 8]; see `Row` and `StepTensors`."""
     for index, row in enumerate(_rows(rows)):
-        before = max(tokens_each - row.tokens, 0)
-        end = row.first + before + row.tokens
+        end = row.first + row.tokens
         out.query_starts[index], out.query_starts[index + 1] = row.first, end
         out.ends[index] = end - 1
         padding = row.slot < 0
         context = 0 if padding else row.start + row.tokens
         out.context_lens[index] = out.draw_positions[index] = context
         out.row_slots[index] = 0 if padding else row.slot
-        for offset in range(-before, row.tokens):
-            position, at = row.start + offset, row.first + before + offset
+        for offset in range(row.tokens):
+            position, at = row.start + offset, row.first + offset
             out.token_rows[at] = index
             if padding:
                 out.token_ids[at], out.positions[at], out.slot_mapping[at] = 0, 0, -1
@@ -49,7 +48,7 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, tokens_each: in
             out.token_ids[at] = known[position] if draft < 0 else drafts[draft]
             out.positions[at] = position
             block = sequences.block_tables[row.slot, position // BLOCK_TOKENS]
-            out.slot_mapping[at] = block * BLOCK_TOKENS + position % BLOCK_TOKENS if offset >= 0 else -1
+            out.slot_mapping[at] = block * BLOCK_TOKENS + position % BLOCK_TOKENS
 
 
 def store_drawn(places: DrawnPlaces, drawn: Tensor) -> None:
@@ -134,7 +133,7 @@ class ReferenceStepOps:
         scatter_runs(words, upload, runs)
 
     def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, shape: StepShape) -> None:
-        derive(rows, sequences, out, shape.tokens_each)
+        derive(rows, sequences, out)
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         return plan_attention(step, block_tables, shape)

@@ -83,8 +83,7 @@ class StepShape:
     at most `decode_context_tokens` of context in total, the others at most `extend_queries` tokens each and
     `extend_tokens` in total.
 
-    `tokens_each`: of every row in the step's tensors; 0 where rows differ. A row with fewer tokens begins with tokens
-    before its start, whose KV is there and is not stored again.
+    `draws_each`: whether there is a draw after each token, needed or not, as for a step with drafts that is replayed.
     """
 
     rows: int
@@ -94,7 +93,7 @@ class StepShape:
     extend_queries: int
     extend_tokens: int
     decode_context_tokens: int
-    tokens_each: int = 0
+    draws_each: bool = False
 
     @property
     def most_queries(self) -> int:

@@ -17,7 +17,7 @@ class TritonStepOps:
         step.scatter_runs(words, upload, runs)
 
     def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, shape: StepShape) -> None:
-        step.derive(rows, sequences, out, shape.most_queries, shape.tokens_each)
+        step.derive(rows, sequences, out, shape.most_queries)
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         split_starts = torch.empty(shape.decode_rows + 1, dtype=torch.int32, device=block_tables.device)

@@ -23,7 +23,7 @@ def step_variants() -> list[KernelVariant]:
                 **dict.fromkeys(("rows", "tokens", "block_tables", "drafts"), "*i32"),
                 **dict.fromkeys(("token_ids", "positions", "slot_mapping", "ends", "draw_positions"), "*i64"),
                 **dict.fromkeys(("token_rows", "query_starts", "context_lens", "row_slots"), "*i32"),
-                **dict.fromkeys(("tokens_stride", "blocks_stride", "tokens_each"), "i32"),
+                **dict.fromkeys(("tokens_stride", "blocks_stride"), "i32"),
             },
             constexprs={
                 "drafts_stride": 1,

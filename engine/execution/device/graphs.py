@@ -1,7 +1,7 @@
 """CUDA graphs: decode steps recorded once and replayed without the host's launch cost.
 
-A graph fixes addresses and sizes. So a step that replays one is padded with empty rows to the graph's size, and all
-that differs from step to step is read from memory that stays in place.
+A graph fixes addresses and sizes. So a step that replays one is padded with empty rows to the graph's size, in rows and
+in tokens, and all that differs from step to step is read from memory that stays in place.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,22 @@ SHARED_CONTEXTS = 4
 
 
 class GraphKey(NamedTuple):
-    """A graph: its rows, padding included, tokens of each, and whether rows may have adapters."""
+    """A graph: its rows, padding included, the most tokens of each, and whether rows may have adapters."""
 
     rows: int
     tokens_each: int
     adapted: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """All tokens of a step that replays the graph."""
+        return self.rows * self.tokens_each
+
+    @property
+    def lines(self) -> int:
+        """Encoded rows. Where rows may have fewer tokens than others, as many rows of padding follow, which take what
+        they leave: none has more tokens than a row may have."""
+        return self.rows if self.tokens_each == 1 else 2 * self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +63,10 @@ class GraphSizes:
         """From the largest to the smallest: later captures fit into the memory of the first one."""
         keys = [GraphKey(rows, 1) for rows in self.rows]
         drafted = [GraphKey(rows, tokens) for rows in self.drafted_rows for tokens in self.drafted_tokens]
-        keys += [key for key in drafted if key.rows * key.tokens_each <= self.max_tokens]
+        keys += [key for key in drafted if key.tokens <= self.max_tokens]
         if self.adapted:
             keys += [key._replace(adapted=True) for key in keys]
-        return sorted(keys, key=lambda key: (key.rows * key.tokens_each, key), reverse=True)
+        return sorted(keys, key=lambda key: (key.tokens, key), reverse=True)
 
     def key_for(self, rows: int, most_tokens: int, context_tokens: int, *, adapted: bool = False) -> GraphKey | None:
         """The smallest graph for a step whose rows have at most `most_tokens` each; None if there is none. `adapted`:
@@ -85,6 +96,12 @@ def row_sizes(num_slots: int) -> tuple[int, ...]:
     sizes = (*_SMALL_SIZES, *range(_SIZE_STEP, _MAX_ROWS + 1, _SIZE_STEP))
     needed = sum(size < num_slots for size in sizes) + 1
     return sizes[:needed]
+
+
+def most_lines(num_slots: int) -> int:
+    """Encoded rows of the largest graph with as many slots."""
+    rows = row_sizes(num_slots)[-1]
+    return max(rows, GraphKey(min(rows, DRAFTED_ROWS), _DRAFTED_TOKENS[0]).lines)
 
 
 def graph_sizes(num_slots: int, context_tokens: int, *, drafts: bool, adapted: bool = False) -> GraphSizes:

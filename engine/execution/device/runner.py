@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from engine.execution.device.graphs import (
     GraphKey,
     GraphSizes,
     graph_sizes,
-    row_sizes,
+    most_lines,
 )
 from engine.execution.device.inputs import (
     NO_DRAFTED_ROWS,
@@ -93,7 +94,7 @@ class DeviceRunner:
                 step_ops,
                 self._device,
                 num_slots=num_slots,
-                num_rows=max(num_slots, row_sizes(num_slots)[-1]),
+                num_rows=max(num_slots, most_lines(num_slots)),
                 max_model_len=max_model_len,
                 vocab_size=self._vocab_size,
                 num_states=num_states,
@@ -129,10 +130,9 @@ class DeviceRunner:
 
     def graph_sizes(self, *, drafts: bool) -> GraphSizes:
         """The sizes of the steps to replay, also of those with drafts if there will be `drafts`."""
-        # Tokens that fill a row up would advance a recurrent state again, and read blocks that windows have passed.
-        fills = self._states is None and self._model.kv_groups == 1
+        drafts = drafts and self._states is None  # a graph leaves no inputs of states to settle later
         adapted = self._model.adapters is not None
-        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and fills, adapted=adapted)
+        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts, adapted=adapted)
 
     @torch.inference_mode()
     def allocate_adapters(self, slots: int, max_rank: int) -> None:
@@ -172,8 +172,8 @@ class DeviceRunner:
         """Capture decode steps of these sizes; None: of all without drafts. Called between steps. If it fails, no step
         is replayed."""
         sizes = sizes or self.graph_sizes(drafts=False)
-        tokens = max(key.rows * key.tokens_each for key in sizes.keys)
-        tensors = StepTensors.empty(sizes.rows[-1], tokens, self._device)
+        tokens, lines = (max(map(attrgetter(size), sizes.keys)) for size in ("tokens", "lines"))
+        tensors = StepTensors.empty(lines, tokens, self._device)
         graphs: dict[GraphKey, ReplayedStep] = {}
         outputs: SharedOutputs | None = None
         for key in sizes.keys:
@@ -350,7 +350,7 @@ class DeviceRunner:
         checked, logits = into or (hidden_states(self._model, shape.tokens), None)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters, into=checked)
         if draws is None:
-            draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
+            draws = Draws.after_tokens(tensors) if shape.draws_each else Draws.after_rows(tensors, shape)
         finite = FiniteTokens(checked.finite, tensors.query_starts, draws.rows)
         return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden), into=logits))
 

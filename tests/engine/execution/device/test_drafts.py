@@ -16,6 +16,7 @@ from tests.engine.execution.device.harness import (
     ON_GPU,
     REFERENCE,
     TRITON,
+    TRITON_DRAFT_GRAPHS,
     load_reference,
     load_triton,
 )
@@ -56,7 +57,7 @@ def test_text_equals_the_cpus(tiny_folders: dict[str, Path], make_runner: MakeRu
 
 
 def test_steps_with_drafts_are_replayed(tiny_folders: dict[str, Path]) -> None:
-    """Rows with fewer drafts than others, or none, among them; each has tokens before it that fill it up."""
+    """Rows with fewer drafts than others, or none, among them; padding takes the tokens that they leave."""
 
     def fill(harness: Harness) -> None:
         for index in range(5):
@@ -165,7 +166,7 @@ def _fill(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "deepseek_v2"])
-@pytest.mark.parametrize("make_runner", [TRITON, ON_GPU])
+@pytest.mark.parametrize("make_runner", [TRITON, TRITON_DRAFT_GRAPHS, ON_GPU])
 def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner, family: TinyFamily) -> None:
     folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1)
     alone = Harness(load_tiny(folder), max_running=3)
