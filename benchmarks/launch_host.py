@@ -49,6 +49,9 @@ class _Model:
     adapters = None
     logits_dtype = torch.float32
 
+    def release_drafts(self) -> None:
+        """Nothing is kept."""
+
     def allocate_kv(self, num_blocks: int) -> torch.Tensor:
         return torch.zeros(1)
 

@@ -198,9 +198,15 @@ class Transformer:
             delta.settle(rows.query_lens.tolist(), rows.context_lens - rows.query_lens, rows.states, accepted)
 
     def settle_on_device(self, states: DeviceStates, settled: Tensor) -> None:
-        """`settle_drafts` by the first `settled` tokens of the rows, int32 [R] on the device."""
+        """`settle_drafts` by the first `settled` tokens of the rows, int32 [R] on the device. `release_drafts` follows,
+        unless a CUDA graph holds the step."""
         for delta in self._device_deltas.values():
             delta.settle(states, settled)
+
+    def release_drafts(self) -> None:
+        """Release what the last step kept to settle drafts on the device."""
+        for delta in self._device_deltas.values():
+            delta.release()
 
     def _recurrence(
         self,

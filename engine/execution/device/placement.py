@@ -73,7 +73,7 @@ def measure_memory(
     rows will have drafts. `draft_steps`: of its draft model, counted in addition.
 
     Slots are included; those of adapters are taken already. A full decode step counts twice, as CUDA graphs have memory
-    of their own. Steps with drafts are run if there will be some, so that their kernels are compiled by then.
+    of their own, and so do steps with drafts, which are run if there will be some: their kernels are compiled by then.
 
     Raises:
         OutOfDeviceMemory: the steps do not fit.
@@ -83,7 +83,7 @@ def measure_memory(
     def with_steps(*, decode: bool) -> int:
         return _peak_bytes(device, lambda: run_largest_step(model, step_ops, config, window, decode=decode))
 
-    def run_small_steps() -> None:
+    def run_other_steps() -> None:
         run_sampled_steps(model, step_ops, config, window)
         if drafts:
             run_drafted_steps(model, step_ops, config, window)
@@ -92,7 +92,8 @@ def measure_memory(
     torch.cuda.empty_cache()
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     with device_errors():
-        step_bytes = max(with_steps(decode=False), _peak_bytes(device, run_small_steps)) + with_steps(decode=True)
+        other_bytes = _peak_bytes(device, run_other_steps)
+        step_bytes = max(with_steps(decode=False), other_bytes) + max(with_steps(decode=True), other_bytes)
         graph_bytes = measure_graphs(_small_runner(model, step_ops, config, window, 1), device, drafts=drafts)
         if draft_steps is not None:
             step_bytes += sum(_peak_bytes(device, run) for run in draft_steps.largest)

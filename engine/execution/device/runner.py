@@ -1,7 +1,7 @@
 """Executes a plan on a GPU asynchronously: the executor behind the scheduler."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -36,6 +36,7 @@ from engine.execution.device.masks import DrawMasks, grammar_masks
 from engine.execution.device.outputs import Forwarded, SharedOutputs, hidden_states
 from engine.execution.device.pending import Constrained, DeviceStep, MaskedStep, PromptScores
 from engine.execution.device.pooling import DeviceSums
+from engine.execution.device.replays import ReplayedStep, captured_settling, counted
 from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn, SamplingNeeds, sampling_needs
 from engine.execution.device.slots import DeviceSlots
 from engine.execution.device.staging import fences_of, on_device
@@ -50,14 +51,6 @@ from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionPlan, CheckedRows, FiniteTokens
 from kernels.step import StepOps, StepShape, StepTensors
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedStep:
-    """The two halves of a captured step. A step with other sampling needs replays the first half only."""
-
-    forward: Callable[[], Forwarded]
-    draw: Callable[[], Drawn]
 
 
 class DeviceRunner:
@@ -130,7 +123,6 @@ class DeviceRunner:
 
     def graph_sizes(self, *, drafts: bool) -> GraphSizes:
         """The sizes of the steps to replay, also of those with drafts if there will be `drafts`."""
-        drafts = drafts and self._states is None  # a graph leaves no inputs of states to settle later
         adapted = self._model.adapters is not None
         return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts, adapted=adapted)
 
@@ -182,6 +174,7 @@ class DeviceRunner:
             own = tensors.first(shape.rows, shape.tokens)
             outputs = outputs or SharedOutputs.allocate(self._model, shape.tokens)
             graphs[key] = self._capture(capture, own, shape, outputs, adapted=key.adapted)
+        self._model.release_drafts()
         self._graphs, self._graph_sizes = graphs, sizes
 
     @torch.inference_mode()
@@ -208,25 +201,28 @@ class DeviceRunner:
         further = self._continue(plan)
         inputs, needs = further or self._begin(plan)
         self._last = None
+        settle: Callable[[Tensor], None] | None = None
         if inputs.key is None:
             tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
             draws = Draws.after_drafts(inputs.rows, inputs.lines, self._device) if plan.draft_tokens else None
             states = self._device_states(tensors, inputs.shape, inputs.drafted_tokens if plan.draft_tokens else 0)
             forwarded = self._forward(tensors, inputs.shape, draws, states, adapted=inputs.adapted)
             draw = None
+            if states is not None and states.drafted_tokens:
+                settle = partial(self._settle, states)
         else:
-            replayed, states = self._graphs[inputs.key], None
-            forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
+            replayed = self._graphs[inputs.key]
+            forwarded, draw, settle = replayed.forward(), replayed.draw if needs.plain else None, replayed.settle
         prompt_scores = [] if further else self._prompt_scores(inputs, forwarded.hidden)
         pools = further is None
-        finish = partial(self._finish, inputs, needs, forwarded, draw, prompt_scores, states, pools=pools)
+        finish = partial(self._finish, inputs, needs, forwarded, draw, prompt_scores, settle, pools=pools)
         step: DeviceStep | MaskedStep
         if needs.grammars:
             step = self._undrawn = MaskedStep(finish)
         else:
             step = finish()
         self.launches, self._last = (
-            _counted(self.launches, inputs),
+            counted(self.launches, inputs),
             None if self._drafted.rows and inputs.follows_drafts else (inputs, needs),
         )
         followed = plan.draft_tokens and self.accepts_drafts
@@ -241,18 +237,21 @@ class DeviceRunner:
         forwarded: Forwarded,
         draw: Callable[[], Drawn] | None,
         prompt_scores: Sequence[PromptScores],
-        states: DeviceStates | None,
+        settle: Callable[[Tensor], None] | None,
         *,
         pools: bool,
     ) -> DeviceStep:
-        """Launch the draws of a step, or replay `draw`, and the copies of all results to the host. `pools`: whether
-        rows may have embeddings."""
+        """Launch the draws of a step, or replay `draw`, and the copies of all results to the host. `settle`: see
+        `ReplayedStep`. `pools`: whether rows may have embeddings."""
         masks = self._masks(inputs) if needs.grammars else None
         drawn = self._draw(forwarded, inputs.shape, needs, masks) if draw is None else draw()
-        if states is not None and states.drafted_tokens:
-            self._settle(states, forwarded.draws, drawn)
-        if forwarded.draws.last is not None and self.accepts_drafts:
-            self._slots.accept_drafts(self._slots.rows[: inputs.shape.rows], forwarded.draws.last, drawn.tokens)
+        rows, last = self._slots.rows[: inputs.shape.rows], forwarded.draws.last
+        if settle is not None:
+            assert last is not None, "the step has no drafts"
+            # By a number that only the device knows.
+            settle(self._step_ops.settled_tokens(rows, self._slots.sequences.drafts, last, drawn.tokens))
+        if last is not None and self.accepts_drafts:
+            self._slots.accept_drafts(rows, last, drawn.tokens)
         # The last allocation that may fail.
         embeddings = self._embeddings(inputs, forwarded.hidden) if pools else {}
         self._slots.record_drawn(inputs.rows, inputs.words)
@@ -302,12 +301,15 @@ class DeviceRunner:
         self, capture: Capture, tensors: StepTensors, shape: StepShape, outputs: SharedOutputs, *, adapted: bool
     ) -> ReplayedStep:
         """Capture a step of `shape` over `tensors`, sampled by the slots' columns alone."""
-        states = self._device_states(tensors, shape)
+        states = self._device_states(tensors, shape, shape.tokens if shape.draws_each else 0)
         # A draw for each token: there is one token for each row, or drafts follow the others.
         into = outputs.hidden(shape.tokens), outputs.logits(shape.tokens)
         forward = capture(lambda: self._forward(tensors, shape, states=states, into=into, adapted=adapted))
         forwarded = forward()
-        return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
+        draw = capture(lambda: self._draw(forwarded, shape, NO_NEEDS))
+        if states is None or not states.drafted_tokens:
+            return ReplayedStep(forward, draw)
+        return ReplayedStep(forward, draw, captured_settling(capture, self._model, states))
 
     def _masks(self, inputs: StepInputs) -> DrawMasks:
         return grammar_masks(inputs.rows, inputs.draw_starts, self._vocab_size, self._device)
@@ -325,12 +327,10 @@ class DeviceRunner:
         rows, memory = self._slots.rows[: shape.rows], self._states.memory
         return DeviceStates(memory, rows, tensors.token_rows, self._slots.saves, drafted_tokens)
 
-    def _settle(self, states: DeviceStates, draws: Draws, drawn: Drawn) -> None:
-        """Advance the states of rows with drafts by the accepted ones, whose number only the device knows."""
-        assert draws.last is not None, "the step has no drafts"
-        drafts = self._slots.sequences.drafts
-        settled = self._step_ops.settled_tokens(states.rows, drafts, draws.last, drawn.tokens)
-        self._model.settle_on_device(states, settled)
+    def _settle(self, states: DeviceStates, tokens: Tensor) -> None:
+        """Advance the states of rows with drafts in the step that was launched last: see `ReplayedStep`."""
+        self._model.settle_on_device(states, tokens)
+        self._model.release_drafts()
 
     def _forward(
         self,
@@ -397,11 +397,3 @@ class DeviceRunner:
                 logits = self._model.logits(hidden[first + start : first + start + len(tokens)])
                 pieces.append(PromptScores(index, top, on_host(measure(self._ops, logits, tokens, top))))
         return pieces
-
-
-def _counted(launches: LaunchStats, inputs: StepInputs) -> LaunchStats:
-    if inputs.key is not None:
-        return replace(launches, replayed_total=launches.replayed_total + 1)
-    if inputs.shape.decode_rows == inputs.shape.rows:
-        return replace(launches, decode_total=launches.decode_total + 1)
-    return replace(launches, prefill_total=launches.prefill_total + 1)
