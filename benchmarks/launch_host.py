@@ -47,6 +47,10 @@ class _Model:
     expert_tokens = torch.zeros(0, dtype=torch.int64)
     kv_groups = 1
     adapters = None
+    logits_dtype = torch.float32
+
+    def release_drafts(self) -> None:
+        """Nothing is kept."""
 
     def allocate_kv(self, num_blocks: int) -> torch.Tensor:
         return torch.zeros(1)
@@ -54,8 +58,8 @@ class _Model:
     def forward(self, token_ids: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         return torch.zeros(len(token_ids), _HIDDEN)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(len(hidden), _VOCABULARY)
+    def logits(self, hidden: torch.Tensor, into: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.zeros(len(hidden), _VOCABULARY) if into is None else into.zero_()
 
 
 class _StepOps:

@@ -155,7 +155,16 @@ class Linear(Protocol):
         ...
 
     def wide(self, x: Tensor) -> Tensor:
-        """The product in float32, for logits. A backend may return more precision than its compute dtype has."""
+        """The product in float32. A backend may return more precision than its compute dtype has."""
+        ...
+
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        """The narrower of float32 and the compute dtype in which `wide` would lose nothing."""
+        ...
+
+    def logits(self, x: Tensor, into: Tensor | None = None) -> Tensor:
+        """`wide` in `logits_dtype`. `into`: the memory of the result, [T, out_features]; None: new memory."""
         ...
 
 

@@ -68,6 +68,17 @@ class ReferenceLinear:
     def wide(self, x: Tensor) -> Tensor:
         return self(x).float()
 
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        return self.weight.dtype
+
+    def logits(self, x: Tensor, into: Tensor | None = None) -> Tensor:
+        if into is None:
+            return self(x)
+        if self.bias is None:
+            return torch.mm(x, self.weight.t(), out=into)
+        return torch.addmm(self.bias, x, self.weight.t(), out=into)
+
 
 class ReferenceEmbedding:
     """An unpacked table, and a head packed from it by its op table."""

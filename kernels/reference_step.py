@@ -13,7 +13,7 @@ from kernels import reference
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionMetadata, AttentionPlan, FiniteTokens, SlotDraws, SlotSampling
 from kernels.reference_ops import ReferencePlan
-from kernels.step import Counting, Row, Sequences, StepShape, StepTensors
+from kernels.step import Counting, DrawnPlaces, Row, Sequences, StepShape, StepTensors
 
 
 def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
@@ -27,19 +27,18 @@ def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
         words[target : target + end - start] = payload[start:end]
 
 
-def derive(rows: Tensor, sequences: Sequences, out: StepTensors, tokens_each: int = 0) -> None:
-    """Fill `out` from encoded rows int32 [R, 8]; see `Row`, `StepTensors` and `StepShape.tokens_each`."""
+def derive(rows: Tensor, sequences: Sequences, out: StepTensors) -> None:
+    """Fill `out` from encoded rows int32 [R, 8]; see `Row` and `StepTensors`."""
     for index, row in enumerate(_rows(rows)):
-        before = max(tokens_each - row.tokens, 0)
-        end = row.first + before + row.tokens
+        end = row.first + row.tokens
         out.query_starts[index], out.query_starts[index + 1] = row.first, end
         out.ends[index] = end - 1
         padding = row.slot < 0
         context = 0 if padding else row.start + row.tokens
         out.context_lens[index] = out.draw_positions[index] = context
         out.row_slots[index] = 0 if padding else row.slot
-        for offset in range(-before, row.tokens):
-            position, at = row.start + offset, row.first + before + offset
+        for offset in range(row.tokens):
+            position, at = row.start + offset, row.first + offset
             out.token_rows[at] = index
             if padding:
                 out.token_ids[at], out.positions[at], out.slot_mapping[at] = 0, 0, -1
@@ -49,12 +48,13 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, tokens_each: in
             out.token_ids[at] = known[position] if draft < 0 else drafts[draft]
             out.positions[at] = position
             block = sequences.block_tables[row.slot, position // BLOCK_TOKENS]
-            out.slot_mapping[at] = block * BLOCK_TOKENS + position % BLOCK_TOKENS if offset >= 0 else -1
+            out.slot_mapping[at] = block * BLOCK_TOKENS + position % BLOCK_TOKENS
 
 
-def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
-    """Store drawn int64 [R] in tokens int32 [S, L], after the tokens of each row that draws, if there is room."""
-    for row, token in zip(_rows(rows), drawn.tolist(), strict=True):
+def store_drawn(places: DrawnPlaces, drawn: Tensor) -> None:
+    """Store the last draw of each row that draws, of drawn int64 [D], after its tokens, if there is room."""
+    of_rows, tokens = drawn if places.last is None else drawn[places.last], places.tokens
+    for row, token in zip(_rows(places.lines), of_rows.tolist(), strict=True):
         position = row.start + row.tokens
         if row.slot >= 0 and row.draws and position < tokens.shape[1]:
             tokens[row.slot, position] = token
@@ -133,7 +133,7 @@ class ReferenceStepOps:
         scatter_runs(words, upload, runs)
 
     def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, shape: StepShape) -> None:
-        derive(rows, sequences, out, shape.tokens_each)
+        derive(rows, sequences, out)
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         return plan_attention(step, block_tables, shape)
@@ -150,14 +150,14 @@ class ReferenceStepOps:
         *,
         uses_thresholds: bool,
         uses_penalties: bool,
+        places: DrawnPlaces,
         hidden: FiniteTokens | None = None,
     ) -> SlotDraws:
         if not uses_penalties:
             columns = replace(columns, counts=torch.zeros_like(columns.counts))
-        return reference.sample_slots(logits, columns, row_slots, positions, hidden)
-
-    def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
-        store_drawn(rows, drawn, tokens)
+        draws = reference.sample_slots(logits, columns, row_slots, positions, hidden)
+        store_drawn(places, draws.ids)
+        return draws
 
     def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
         return settled_tokens(rows, drafts, last, drawn)

@@ -83,8 +83,7 @@ class StepShape:
     at most `decode_context_tokens` of context in total, the others at most `extend_queries` tokens each and
     `extend_tokens` in total.
 
-    `tokens_each`: of every row in the step's tensors; 0 where rows differ. A row with fewer tokens begins with tokens
-    before its start, whose KV is there and is not stored again.
+    `draws_each`: whether there is a draw after each token, needed or not, as for a step with drafts that is replayed.
     """
 
     rows: int
@@ -94,7 +93,7 @@ class StepShape:
     extend_queries: int
     extend_tokens: int
     decode_context_tokens: int
-    tokens_each: int = 0
+    draws_each: bool = False
 
     @property
     def most_queries(self) -> int:
@@ -171,6 +170,20 @@ class Sequences:
     window_tables: tuple[Tensor, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnPlaces:
+    """Where drawn tokens are stored: in the sequence of each row that draws, after its tokens.
+
+    lines: int32 [R, 8], the encoded rows. tokens: int32 [S, L]. rows: int32 [D], the row of each draw; last: integers
+    [R], the last draw of each row, which is the one that is stored. None where draw d follows row d.
+    """
+
+    lines: Tensor
+    tokens: Tensor
+    rows: Tensor | None = None
+    last: Tensor | None = None
+
+
 class StepOps(Protocol):
     """The ops of a device around a model's forward pass.
 
@@ -195,10 +208,11 @@ class StepOps(Protocol):
         *,
         uses_thresholds: bool,
         uses_penalties: bool,
+        places: DrawnPlaces,
         hidden: FiniteTokens | None = None,
-    ) -> SlotDraws: ...
-
-    def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None: ...
+    ) -> SlotDraws:
+        """Sample, and store what is drawn."""
+        ...
 
     def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor: ...
 

@@ -1,14 +1,15 @@
 """A model of a decode step's cost on GPUs: `python -m benchmarks.gpu.cost [MODEL] [--context TOKENS]`.
 
-Launches are counted: a step of a tiny model with one layer and with two runs under Triton's interpreter. Bytes and
-FLOPs follow from the shape. Times are neither: they are computed from nominal rates and from the assumed efficiencies
-below, to compare designs before a device is there to measure them on.
+Launches are counted: a step of a tiny model in 16 bits, as CUDA graphs replay it, runs with one layer and with two
+under Triton's interpreter. So are the bytes of logits that kernels read and write. Other bytes and FLOPs follow from
+the shape. Times are neither: they are computed from nominal rates and from the assumed efficiencies below, to compare
+designs before a device is there to measure them on.
 """
 
 import argparse
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from unittest import mock
@@ -16,12 +17,14 @@ from unittest import mock
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
 import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import GridExecutor
 
 from benchmarks.gpu import models
 from benchmarks.gpu.stepping import GREEDY, Stepper, blocks_for
 from engine.checkpoints.huggingface.config import config_from_json
+from engine.execution.device.runner import DeviceRunner
 from engine.models.config import ModelConfig
 from engine.models.transformer import Transformer
 from engine.speculation.device.draft_placement import largest_plan
@@ -37,7 +40,7 @@ ROWS = (1, 8, 32, 64, 128, 256)
 _RANK = 16
 _ADAPTED = ((1, 1), (8, 8), (32, 1), (32, 20), (128, 20))
 """Rows and adapters of a step."""
-PRODUCTS = frozenset({"linear", "few_rows_kernel", "by_head_kernel"})
+PRODUCTS = frozenset({"linear", "mm", "few_rows_kernel", "by_head_kernel"})
 ATTENTION = frozenset({"decode", "latent_decode"})
 """Kernels whose time is that of the KV that they read; every other launch is a small one."""
 _NOT_LAUNCHED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "detach", "detach_", "lift_fresh"})
@@ -88,10 +91,12 @@ DEPENDENT = Assumed(small_us=1.2, gap_us=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """Launches of a step, by kernel: in each layer, and outside the layers."""
+    """Launches of a step, by kernel: in each layer, and outside the layers. `logit_bytes`: what they read and write of
+    each logit."""
 
     layer: Mapping[str, int]
     outside: Mapping[str, int]
+    logit_bytes: float = 0.0
 
     def total(self, layers: int) -> int:
         return sum(self.layer.values()) * layers + sum(self.outside.values())
@@ -109,7 +114,8 @@ class Launches:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A decode step on one device; times in milliseconds. `least_ms`: weights and KV at the nominal rate."""
+    """A decode step on one device; times in milliseconds. `least_ms`: weights and KV at the nominal rate. `small_ms`:
+    of kernels that read neither, and of the logits' bytes."""
 
     rows: int
     gigabytes: float
@@ -124,29 +130,61 @@ class Step:
         return self.products_ms + self.attention_ms + self.small_ms + self.gaps_ms
 
 
-class _Dispatched(TorchDispatchMode):
-    """Counts torch operations that launch a kernel, while `paused` is false."""
+@dataclass(slots=True)
+class LogitBytes:
+    """Counts the bytes of logits [`rows`, `vocab_size`] that launches read and write; 0 rows: none."""
 
-    def __init__(self, counted: Counter[str]) -> None:
+    rows: int = 0
+    vocab_size: int = 0
+    counted: int = 0
+
+    def add(self, tensors: Iterable[object]) -> None:
+        """Add the bytes of those tensors of a launch that are logits, each once."""
+        logits = {
+            each.data_ptr(): each.numel() * each.element_size()
+            for each in tensors
+            if isinstance(each, Tensor) and tuple(each.shape) == (self.rows, self.vocab_size)
+        }
+        self.counted += sum(logits.values())
+
+
+class _Dispatched(TorchDispatchMode):
+    """Counts torch operations that launch a kernel, while `paused` is false, and the bytes of logits."""
+
+    def __init__(self, counted: Counter[str], logits: LogitBytes) -> None:
         super().__init__()
-        self.counted, self.paused = counted, False
+        self.counted, self.logits, self.paused = counted, logits, False
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = func.overloadpacket.__name__
-        if not (self.paused or func.is_view or name in _NOT_LAUNCHED):
+        output = func(*args, **(kwargs or {}))
+        is_view = not func._schema.is_mutable and _shares_memory(output, args)
+        to_host = name == "to" and output.dtype == args[0].dtype  # no kernel: a copy of results
+        if not (self.paused or is_view or to_host or name in _NOT_LAUNCHED):
             self.counted[name] += 1
-        return func(*args, **(kwargs or {}))
+            self.logits.add((*args, *(kwargs or {}).values(), output))
+        return output
+
+
+def _shares_memory(output: object, args: tuple[object, ...]) -> bool:
+    """Whether the output of an operation is its first argument or a view of it."""
+    if not (args and isinstance(output, Tensor) and isinstance(args[0], Tensor)):
+        return False
+    return output.untyped_storage().data_ptr() == args[0].untyped_storage().data_ptr()
 
 
 @contextmanager
-def counting() -> Iterator[Counter[str]]:
-    """Counts launches: of Triton kernels by their function's name, of torch by the operation's."""
+def counting(logits: LogitBytes | None = None) -> Iterator[Counter[str]]:
+    """Counts launches: of Triton kernels by their function's name, of torch by the operation's. `logits`: counts their
+    bytes."""
     counted: Counter[str] = Counter()
-    torch_ops = _Dispatched(counted)
+    logits = logits or LogitBytes()
+    torch_ops = _Dispatched(counted, logits)
     launch = GridExecutor.__call__
 
     def counted_launch(self: GridExecutor, *args: object, **kwargs: object) -> object:
         counted[self.fn.__name__] += 1
+        logits.add((*args, *kwargs.values()))
         torch_ops.paused = True  # the interpreter's own copies
         try:
             return launch(self, *args, **kwargs)
@@ -160,21 +198,25 @@ def counting() -> Iterator[Counter[str]]:
 def decode_launches(shape: str = "tiny", *, adapted: bool = False) -> Launches:
     """Those of a greedy decode step of a model of `models.SHAPES`: what a graph replays, and the upload before it.
     `adapted`: with an adapter in a row."""
-    one, two = (launches_of(layers, shape, adapted=adapted) for layers in (1, 2))
+    logits = LogitBytes()
+    one, two = (launches_of(layers, shape, logits, adapted=adapted) for layers in (1, 2))
     layer = two - one
-    return Launches(layer, one - layer)
+    return Launches(layer, one - layer, logits.counted / (2 * logits.rows * logits.vocab_size))
 
 
 def _model_of(layers: int, name: str) -> Transformer:
     shape = models.SHAPES[name] | {"num_hidden_layers": layers}
-    ops = TritonOps(torch.device("cpu"), torch.float32)
+    ops = TritonOps(torch.device("cpu"), torch.float16)
     if "first_k_dense_replace" in shape:
         shape |= {"first_k_dense_replace": layers}
     with mock.patch.dict(models.SHAPES, {"counted": shape}):
         return models.random_model("counted", ops, 64)
 
 
-def launches_of(layers: int, name: str = "tiny", *, adapted: bool = False) -> Counter[str]:
+def launches_of(
+    layers: int, name: str = "tiny", logits: LogitBytes | None = None, *, adapted: bool = False
+) -> Counter[str]:
+    """Those of a decode step of a tiny model with `layers` layers. `logits`: counts their bytes."""
     model = _model_of(layers, name)
     if adapted:
         model.allocate_adapters(1, 8)
@@ -182,13 +224,21 @@ def launches_of(layers: int, name: str = "tiny", *, adapted: bool = False) -> Co
     for place in range(2):
         request = stepper.add([5, 6, 7], 8)
         request.adapter_slot = 0 if adapted and not place else None
+    _replay(stepper.runner)
     stepper.step()
     stepper.step()
-    with counting() as counted:
+    logits = logits or LogitBytes()
+    logits.rows, logits.vocab_size = 2, model.config.vocab_size
+    with counting(logits) as counted:
         times = stepper.step()
     assert times is not None, "the requests have ended"
     assert (times.rows, times.tokens) == (2, 2), "not a decode step"
     return counted
+
+
+def _replay(runner: DeviceRunner) -> None:
+    """Let decode steps launch what their graphs would."""
+    runner.capture_graphs(lambda compute: compute)
 
 
 def draft_launches(shape: str = "tiny") -> Launches:
@@ -202,6 +252,7 @@ def launches_of_draft(layers: int, name: str = "tiny") -> Counter[str]:
     """The difference between the launches of plans of three and of two drafts."""
     model = _model_of(layers, name)
     drafter = DeviceDrafter(model, TritonStepOps(), model, max_positions=64, num_blocks=2, num_slots=2)
+    drafter.capture_graphs(lambda compute: compute)
     of_plan = []
     for depth in (2, 3):
         plan = largest_plan(2, 64, 0)
@@ -225,13 +276,14 @@ def step(config: ModelConfig, device: Device, launches: Launches, rows: int, con
     by_flop = 2 * weights * rows / (device.flop_s * assumed.product_flop)
     split_us = assumed.small_us + SPLIT_TOKENS / KEY_TILE * assumed.key_tile_us
     attention = max(kv / (device.bytes_s * assumed.attention_bytes), layers * split_us * 1e-6)
+    logits = rows * config.vocab_size * launches.logit_bytes / (device.bytes_s * assumed.product_bytes)
     return Step(
         rows=rows,
         gigabytes=(weight_bytes + kv) / 1e9,
         least_ms=1e3 * max((weight_bytes + kv) / device.bytes_s, 2 * weights * rows / device.flop_s),
         products_ms=1e3 * max(by_bytes, by_flop),
         attention_ms=1e3 * attention,
-        small_ms=1e-3 * launches.small(layers) * assumed.small_us,
+        small_ms=1e-3 * launches.small(layers) * assumed.small_us + 1e3 * logits,
         gaps_ms=1e-3 * launches.total(layers) * assumed.gap_us,
     )
 
@@ -304,6 +356,7 @@ def main() -> None:
     for name, part in ((f"in each of {config.num_layers} layers", launches.layer), ("outside", launches.outside)):
         listed = ", ".join(f"{kernel} {count}" for kernel, count in sorted(part.items(), key=lambda pair: -pair[1]))
         print(f"  {name} {sum(part.values())}: {listed}")
+    print(f"Bytes of each logit that these read and write: {launches.logit_bytes:g}")
     drafting = draft_launches("tiny" if config.latent is None else "tiny-latents")
     print(f"Launches of a draft of the same model: {drafting.total(config.num_layers)}")
     print(f"Times at {arguments.context} tokens of context, computed and not measured: {assumed}")

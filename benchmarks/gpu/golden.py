@@ -21,7 +21,8 @@ from engine.checkpoints.checkpoint import open_checkpoint
 from engine.execution.device.graphs import CudaCapture
 from engine.models.loader import load_model
 from engine.models.transformer import Transformer
-from engine.speculation import FixedDepth, Speculator
+from engine.request import Request
+from engine.speculation import DraftWant, FixedDepth, Speculator
 from engine.speculation.device.drafter import DeviceDrafter
 from engine.speculation.draft_model import DraftModel
 from kernels.device_states import DeviceStates
@@ -73,9 +74,9 @@ def _check_family(stage: Stage, family: str, folder: Path) -> None:
     for toggle in (each for each in _TOGGLES if each.name in stage.scale.golden_toggles):
         name = f"{family}, greedy text, {toggle.name}"
         stage.attempt(name, partial(_check_text, stage, name, model, prompts, expected, toggle))
-    if model.config.linear is None:
-        name = f"{family}, greedy text with drafts"
-        stage.attempt(name, partial(_check_drafts, stage, name, model, prompts, expected))
+    name = f"{family}, greedy text with drafts"
+    check = _check_drafts if model.config.linear is None else _check_settled
+    stage.attempt(name, partial(check, stage, name, model, prompts, expected))
     name = f"{family}, greedy text with adapters"
     stage.attempt(name, partial(_check_adapters, stage, name, folder, prompts))
     name = f"{family}, greedy text through the engine"
@@ -176,6 +177,43 @@ def _check_drafts(
     stage.checked(f"{name}: share that was rejected", rejected / drafts, 0.1, f"of {drafts}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Proposes the tokens of each request's answer, every fourth of them wrong. answers: by request."""
+
+    answers: dict[str, list[int]]
+    name: str = "answers"
+    free: bool = True
+
+    def lag(self, request: Request) -> int:
+        return 0
+
+    def propose(self, wants: Sequence[DraftWant]) -> list[Sequence[int]]:
+        return [self._of(want.request, want.request.output_tokens, want.depth) for want in wants]
+
+    def _of(self, request: Request, known: int, depth: int) -> list[int]:
+        tokens = self.answers[request.id][known : known + depth]
+        return [token if (known + place) % 4 else max(token - 1, 0) for place, token in enumerate(tokens)]
+
+
+def _check_settled(
+    stage: Stage, name: str, model: Transformer, prompts: list[list[int]], expected: list[list[int]]
+) -> None:
+    """Of a model with recurrent layers, whose steps with drafts are replayed and settled on a GPU."""
+    answers = {str(index): text for index, text in enumerate(expected)}
+    speculator = Speculator([_Answers(answers)], FixedDepth(_DRAFTS))
+    num_blocks, window = blocks_for(_SLOTS, 128), model.config.max_position
+    stepper = Stepper(model, slots=_SLOTS, num_blocks=num_blocks, window=window, step_tokens=512, speculator=speculator)
+    stepper.record()
+    requests = [stepper.add(prompt, stage.scale.golden_tokens) for prompt in prompts]
+    tokens = stepper.run()
+    wrong = sum(tokens[request.id] != text for request, text in zip(requests, expected, strict=True))
+    accepted = sum(request.accepted_draft_tokens for request in requests)
+    stage.checked(
+        name, wrong, 0, f"{accepted} drafts accepted, {stepper.runner.launches.replayed_total} steps replayed"
+    )
+
+
 def _check_adapters(stage: Stage, name: str, folder: Path, prompts: list[list[int]]) -> None:
     """Each prompt with each adapter and with none in the same steps, replayed where there is a GPU: the text of the
     adapter merged into the weights."""
@@ -250,7 +288,8 @@ def _logits(model: Transformer, prompt: list[int], device: torch.device) -> Tens
     kv = model.allocate_kv(blocks).fill_(torch.nan)
     tables = torch.arange(blocks, device=device)[None]
     plan = model.ops.plan_attention(AttentionMetadata(tables, [tokens], [tokens]))
-    return model.logits(model.forward(torch.tensor(prompt, device=device), plan, kv, _states(model, tokens)))
+    hidden = model.forward(torch.tensor(prompt, device=device), plan, kv, _states(model, tokens))
+    return model.logits(hidden).float()
 
 
 def _states(model: Transformer, tokens: int) -> DeviceStates | None:

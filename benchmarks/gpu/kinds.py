@@ -57,6 +57,7 @@ KINDS = (
     Kind("check sampling", _CHECK_S, "checks.sampling", checks=True),
     Kind("check steps", _CHECK_S, "checks.step", checks=True),
     Kind("check delta nets", _CHECK_S, "checks.delta", checks=True),
+    Kind("check warm-up", _CHECK_S, "checks.warm_up", checks=True),
     Kind("check graphs", _CHECK_S, "checks.graphs", checks=True),
     Kind("check products", _CHECK_S, "checks.products", checks=True),
     Kind("check adapters", _CHECK_S, "checks.adapters", checks=True),

@@ -25,6 +25,9 @@ class DeviceDeltaNet:
         assert self._drafted is not None, "the last step had no drafts"
         mixed, gates = self._drafted
         self._ops.settle_delta(mixed, gates, self._weights, self._place, states, settled)
+
+    def release(self) -> None:
+        """Release the inputs that were kept for `settle`."""
         self._drafted = None
 
 

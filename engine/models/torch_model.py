@@ -94,4 +94,4 @@ class TorchModel:
 
     @torch.inference_mode()
     def logits(self, hidden: Array) -> Floats:
-        return array_of(self._transformer.logits(tensor_of(hidden)))
+        return array_of(self._transformer.logits(tensor_of(hidden)).float())

@@ -198,9 +198,15 @@ class Transformer:
             delta.settle(rows.query_lens.tolist(), rows.context_lens - rows.query_lens, rows.states, accepted)
 
     def settle_on_device(self, states: DeviceStates, settled: Tensor) -> None:
-        """`settle_drafts` by the first `settled` tokens of the rows, int32 [R] on the device."""
+        """`settle_drafts` by the first `settled` tokens of the rows, int32 [R] on the device. `release_drafts` follows,
+        unless a CUDA graph holds the step."""
         for delta in self._device_deltas.values():
             delta.settle(states, settled)
+
+    def release_drafts(self) -> None:
+        """Release what the last step kept to settle drafts on the device."""
+        for delta in self._device_deltas.values():
+            delta.release()
 
     def _recurrence(
         self,
@@ -238,13 +244,29 @@ class Transformer:
             output_norm = None
         return ops.add_branch(branch, output_norm, residual, next_norm, eps, rounded(scalar, residual.dtype), into)
 
-    def logits(self, hidden: Tensor, head: Linear | None = None) -> Tensor:
-        """float32 [T, V] from hidden states [T, H]. `head`: some rows of the model's own, for their logits only."""
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        """The dtype of `logits` from the model's own head."""
+        return self._weights.head.logits_dtype if self._has_plain_logits else torch.float32
+
+    @property
+    def _has_plain_logits(self) -> bool:
+        """Whether logits are the head's product."""
+        return self.config.logit_divisor == 1 and self.config.logit_softcap is None
+
+    def logits(self, hidden: Tensor, head: Linear | None = None, into: Tensor | None = None) -> Tensor:
+        """[T, V] from hidden states [T, H]: float32, or the compute dtype where that holds them exactly. `head`: some
+        rows of the model's own, for their logits only. `into`: the memory of the result, in `logits_dtype`."""
         config = self.config
-        logits = (self._weights.head if head is None else head).wide(hidden)
+        head = self._weights.head if head is None else head
+        if self._has_plain_logits:
+            return head.logits(hidden, into)
+        logits = head.wide(hidden)
         if config.logit_divisor != 1:
             logits = logits / config.logit_divisor
-        return logits if config.logit_softcap is None else softcap(logits, config.logit_softcap)
+        if config.logit_softcap is not None:
+            logits = softcap(logits, config.logit_softcap)
+        return logits if into is None else into.copy_(logits)
 
     def _kv_of(self, index: int, heads: HeadShape, kv: Tensor) -> Tensor:
         """The KV [N, 16, 2, Hkv, D] of a layer, or [N, 16, 1, Hkv, D] of keys alone."""

@@ -11,7 +11,7 @@ from engine.errors import DeviceLost, OutOfDeviceMemory
 from engine.request import TokenDelta
 from engine.runtime.watchdog import StepHung, Watchdog
 from engine.scheduling.cost import StepWork, step_work
-from engine.scheduling.drafting import DraftCapacity, Drafts
+from engine.scheduling.drafting import DraftCapacity, Drafts, can_have_drafts_next
 from engine.scheduling.plan import Executor, PendingStep, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
@@ -58,9 +58,11 @@ class StepLoop:
     The watchdog covers the executor and drafting; all else is fast. `pace` says how fast steps follow one another, for
     predicted waits.
 
-    Drafts continue a request's last token, so no step with these requests may be in flight. While the speculator wants
-    to draft, a step is launched only after the one before it has completed. A step without drafts may be launched while
-    those of the one before it are in flight.
+    A row can have drafts only where no other row of its request is in flight: proposers continue the tokens that the
+    host knows, a draft model's memory tracks them, and the row carries token ids that the commit compares and appends.
+    So if the speculator wants to draft for a request that a step samples for, the step completes before the next one is
+    planned. Other steps are followed at once: those that compute prompts, those after which requests end, and, where
+    none is to have drafts next, those with drafts.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class StepLoop:
             StepHung: the executor took so long that the watchdog gave it up.
             DeviceLost: no further step can be computed.
         """
-        if self._in_flight and self._speculator is not None and self._speculator.wants(self._load(), self._ranks):
+        if self._in_flight and self._drafts_follow(self._in_flight[-1].plan):
             return self._complete()
         launched = self._launch()
         if launched is None:
@@ -144,7 +146,7 @@ class StepLoop:
             return self._scheduler.schedule(now_ns, limits=limits), None
         load = self._load()
         proposals: Proposals | None = Proposals(load)
-        if self._in_flight or not speculator.wants(load, self._ranks):
+        if self._in_flight or not speculator.wants(load, self._scheduler.ranks):
             return self._scheduler.schedule(now_ns, limits=limits), proposals
 
         def draft(room: DraftCapacity) -> Drafts:
@@ -195,9 +197,15 @@ class StepLoop:
         scheduler = self._scheduler
         return SpeculationLoad(len(scheduler.running), scheduler.waiting, scheduler.context_tokens)
 
-    @property
-    def _ranks(self) -> int:
-        return len(self._scheduler.ranks)
+    def _drafts_follow(self, plan: StepPlan) -> bool:
+        """Whether the speculator wants to draft for requests of a step in flight, when its result is known."""
+        if self._speculator is None:
+            return False
+        load = self._load()
+        if not self._speculator.wants(load, self._scheduler.ranks):
+            return False
+        ranks = {row.request.rank for row in plan.rows if can_have_drafts_next(row)}
+        return self._speculator.wants(load, ranks)
 
     def _complete(self) -> list[TokenDelta]:
         """Wait for the oldest step in flight and commit its result."""

@@ -69,6 +69,14 @@ def useful_drafts(row: ScheduledRow) -> int:
     return request.computed_at_end - known
 
 
+def can_have_drafts_next(row: ScheduledRow) -> bool:
+    """Whether the request of a row in flight can have drafts in the next step, if that is planned when the row's result
+    is known: the row samples a token, and at least two more may follow."""
+    request, start, tokens, samples, drafts = row
+    known = start + tokens - len(drafts) + 1
+    return samples and known < request.computed_at_end
+
+
 def can_be_followed(row: ScheduledRow) -> bool:
     """Whether a row of the same request may be launched before the number of the row's accepted drafts is known.
 

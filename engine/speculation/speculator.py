@@ -1,7 +1,7 @@
 """Drafts for a step: calls proposers and the policy, and reports the results."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.request import Request
@@ -50,10 +50,10 @@ class Speculator:
         self._now_ns = now_ns
         self._tally = DraftTally()
 
-    def wants(self, load: SpeculationLoad, ranks: int) -> bool:
-        """Whether any proposer would be called at this load. O(proposers x classes)."""
-        names = [proposer.name for proposer in self._proposers]
-        return any(self._policy.depth(name, rank, load) for name in names for rank in range(ranks))
+    def wants(self, load: SpeculationLoad, ranks: Iterable[int]) -> bool:
+        """Whether any proposer would be called at this load for requests of classes of these ranks. O(proposers x
+        classes)."""
+        return any(self._policy.depth(proposer.name, rank, load) for rank in ranks for proposer in self._proposers)
 
     def propose(self, capacity: DraftCapacity, load: SpeculationLoad) -> Proposals:
         """Draft for a step whose rows are planned, within its capacity."""

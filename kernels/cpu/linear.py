@@ -42,6 +42,13 @@ class PackedLinear:
     def wide(self, x: Tensor) -> Tensor:
         return self(x).float()
 
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        return self.dtype
+
+    def logits(self, x: Tensor, into: Tensor | None = None) -> Tensor:
+        return self(x) if into is None else into.copy_(self(x))
+
     def _product(self, x: Tensor) -> Tensor:
         product: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return product
@@ -60,3 +67,10 @@ class PlainLinear:
 
     def wide(self, x: Tensor) -> Tensor:
         return self(x).float()
+
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        return self.dtype
+
+    def logits(self, x: Tensor, into: Tensor | None = None) -> Tensor:
+        return self(x) if into is None else into.copy_(self(x))

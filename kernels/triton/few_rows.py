@@ -123,13 +123,17 @@ class PlainLinear(ReferenceLinear):
     def wide(self, x: Tensor) -> Tensor:
         return self.by_kernel(x, torch.float32) if self._takes(x) else super().wide(x)
 
+    def logits(self, x: Tensor, into: Tensor | None = None) -> Tensor:
+        return self.by_kernel(x, x.dtype, into) if self._takes(x) else super().logits(x, into)
+
     def _takes(self, x: Tensor) -> bool:
         return self._is_large and 0 < x.shape[0] <= FEW_ROWS.row_tile
 
-    def by_kernel(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """The product of up to 16 rows in x's dtype, stored in `dtype`: that, or float32."""
+    def by_kernel(self, x: Tensor, dtype: torch.dtype, into: Tensor | None = None) -> Tensor:
+        """The product of up to 16 rows in x's dtype, stored in `dtype`: that, or float32. `into`: the result's memory;
+        None: new memory."""
         x, rows = x.contiguous(), x.shape[0]
-        output = torch.empty((rows, self.out_features), dtype=dtype, device=x.device)
+        output = torch.empty((rows, self.out_features), dtype=dtype, device=x.device) if into is None else into
         partials = None
         if self._splits > 1:
             numbers = self._output_tiles * self._splits * FEW_ROWS.row_tile * FEW_ROWS.output_tile

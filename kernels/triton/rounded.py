@@ -155,10 +155,17 @@ class RoundedLinear:
     def wide(self, x: Tensor) -> Tensor:
         return self._product(x, torch.float32)
 
-    def _product(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        return torch.float32
+
+    def logits(self, x: Tensor, into: Tensor | None = None) -> Tensor:
+        return self._product(x, torch.float32, into)
+
+    def _product(self, x: Tensor, dtype: torch.dtype, into: Tensor | None = None) -> Tensor:
         rows, columns, weight = x.shape[0], self.out_features, self.weight
         codes, scales = round_tokens(x, weight.codes.dtype, grouped=weight.grouped)
-        output = torch.empty((rows, columns), dtype=dtype, device=x.device)
+        output = torch.empty((rows, columns), dtype=dtype, device=x.device) if into is None else into
         if not rows:
             return output
         partial = self._splits > 1 and rows <= MOST_PARTIAL_ROWS

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.ops import FiniteTokens, SamplingColumns, SlotDraws, SlotSampling
+from kernels.step import ROW_WORDS, DrawnPlaces
 from kernels.triton.exact import load_scaled
 from kernels.triton.noise import gumbel_noise, noise_key
 from kernels.triton.penalties import penalise
@@ -85,17 +86,25 @@ def draw_rows_kernel(
     finite_tokens,
     query_starts,
     rows,
+    lines,
+    last,
+    sequences,
     ids,
     sound,
     finite,
     tiles,
+    length,
+    sequences_stride,
     TILES: tl.constexpr,
     FLAGS: tl.constexpr,
+    ROW: tl.constexpr,
 ):
     """The token of each draw, int64 [D], and whether it is sound, from its tiles [D, tiles]. Grid: (D,).
 
-    With finite_tokens int8 [T], query_starts int32 [R + 1] and rows int32 [D] (none: draw d follows row d), no draw of
-    a row is sound unless the flags of all its tokens are set; finite [D] says whether they are. FLAGS are read at once.
+    rows: int32 [D], the row of each draw; none: draw d follows row d. With finite_tokens int8 [T] and query_starts
+    int32 [R + 1], no draw of a row is sound unless the flags of all its tokens are set; finite [D] says whether they
+    are. FLAGS are read at once. With lines int32 [R, ROW], the draw last [R] of a row, or its only one, is stored in
+    sequences int32 [S, length], as by `kernels.reference_step.store_drawn`.
     """
     row = tl.program_id(0).to(tl.int64)
     tile = tl.arange(0, TILES)
@@ -104,12 +113,21 @@ def draw_rows_kernel(
     score = tl.load(scores + place, mask=inside, other=float("-inf"))
     token = tl.load(tokens + place, mask=inside, other=2147483647)
     state = tl.max(tl.load(states + place, mask=inside, other=_EMPTY))
-    tl.store(ids + row, tl.min(tl.where(score == tl.max(score), token, 2147483647)).to(tl.int64))
+    best = tl.min(tl.where(score == tl.max(score), token, 2147483647))
+    tl.store(ids + row, best.to(tl.int64))
+    of_row = row
+    if rows is not None:
+        of_row = tl.load(rows + row).to(tl.int64)
+    if lines is not None:
+        line = lines + of_row * ROW
+        slot = tl.load(line).to(tl.int64)
+        position = tl.load(line + 1) + tl.load(line + 2)
+        stored = (slot >= 0) & (tl.load(line + 4) != 0) & (position < length)
+        if last is not None:
+            stored &= tl.load(last + of_row) == row
+        tl.store(sequences + slot * sequences_stride + position, best, mask=stored)
     is_sound = state == _SOUND
     if finite_tokens is not None:
-        of_row = row
-        if rows is not None:
-            of_row = tl.load(rows + row).to(tl.int64)
         end = tl.load(query_starts + of_row + 1)
         broken = tl.zeros([FLAGS], dtype=tl.int32)
         for first in range(tl.load(query_starts + of_row), end, FLAGS):
@@ -131,8 +149,10 @@ def sample_slots(
     uses_thresholds: bool,
     uses_penalties: bool,
     hidden: FiniteTokens | None = None,
+    places: DrawnPlaces | None = None,
 ) -> SlotDraws:
-    """`kernels.reference.sample_slots` of logits [R, V] of any float dtype, with rows at any stride.
+    """`kernels.reference.sample_slots` of logits [R, V] of any float dtype, with rows at any stride. `places`: where
+    the tokens are stored, as by `kernels.reference_step.store_drawn`; None: nowhere.
 
     Unused features are not launched: `uses_thresholds`: a request of the step has top-k, top-p or min-p;
     `uses_penalties`: one has a penalty. The id of a row that is not sound is an arbitrary valid token.
@@ -140,7 +160,7 @@ def sample_slots(
     if uses_penalties:
         penalise(logits, columns, row_slots)
     thresholds = find_thresholds(logits, columns, row_slots) if uses_thresholds else None
-    return _draw(logits, columns, row_slots, positions, None, thresholds, hidden)
+    return _draw(logits, columns, row_slots, positions, None, thresholds, hidden, places)
 
 
 def sample(logits: Tensor, columns: SamplingColumns) -> Tensor:
@@ -173,8 +193,10 @@ def _draw(
     keys: Tensor | None,
     thresholds: Tensor | None,
     hidden: FiniteTokens | None = None,
+    places: DrawnPlaces | None = None,
 ) -> SlotDraws:
     rows, vocab_size = logits.shape
+    of_draws = next((each.rows for each in (hidden, places) if each is not None), None)
     tiles = triton.cdiv(vocab_size, TILE)
     scores = torch.empty((rows, tiles), dtype=torch.float32, device=logits.device)
     # Each allocated by itself, and so aligned whatever the rows: else a kernel would be compiled again while serving.
@@ -209,12 +231,18 @@ def _draw(
         states,
         None if hidden is None else hidden.finite,
         None if hidden is None else hidden.query_starts,
-        None if hidden is None else hidden.rows,
+        of_draws,
+        None if places is None else places.lines,
+        None if places is None else places.last,
+        None if places is None else places.tokens,
         ids,
         sound,
         finite,
         tiles,
+        0 if places is None else places.tokens.shape[1],
+        0 if places is None else places.tokens.stride(0),
         TILES=triton.next_power_of_2(tiles),
         FLAGS=FLAGS,
+        ROW=ROW_WORDS,
     )
     return SlotDraws(ids, sound, finite)

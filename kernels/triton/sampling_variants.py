@@ -7,6 +7,7 @@ rows are aligned: vocabularies are multiples of 16, or padded to one.
 
 from itertools import product
 
+from kernels.step import ROW_WORDS
 from kernels.triton import bitmask, logprobs, penalties, sampling, thresholds
 from kernels.triton.variants import KernelVariant
 
@@ -21,6 +22,7 @@ _COLUMNS = {
     "top_p": "*fp32",
     "min_p": "*fp32",
 }
+_UNCHECKED = ("finite_tokens", "query_starts", "finite")
 _ALIGNED_LOGITS = frozenset({"logits", "logits_stride", "vocab_size"})
 
 
@@ -38,8 +40,9 @@ def sampling_variants() -> list[KernelVariant]:
         *(_mask_rows(dtype) for dtype in _DTYPES),
         *(_measure_tiles(dtype) for dtype in _DTYPES),
         *(_draw_rows(vocab_size, absent=()) for vocab_size in _VOCABULARIES),
-        _draw_rows(128_256, "-of-rows", absent=("rows",)),
-        _draw_rows(128_256, "-unchecked", absent=("finite_tokens", "query_starts", "rows", "finite")),
+        _draw_rows(128_256, "-of-rows", absent=("rows", "last")),
+        _draw_rows(128_256, "-of-drafts", absent=_UNCHECKED),
+        _draw_rows(128_256, "-unstored", absent=(*_UNCHECKED, "rows", "lines", "last", "sequences")),
         *(_measure_rows(dtype, 128_256) for dtype in _DTYPES),
     ]
 
@@ -81,17 +84,22 @@ def _draw_rows(vocab_size: int, suffix: str = "", *, absent: tuple[str, ...]) ->
         "finite_tokens": "*i8",
         "query_starts": "*i32",
         "rows": "*i32",
+        "lines": "*i32",
+        "last": "*i64",
+        "sequences": "*i32",
         "ids": "*i64",
         "sound": "*i1",
         "finite": "*i1",
         "tiles": "i32",
+        "length": "i32",
+        "sequences_stride": "i32",
     }
     tiles = _power_above(vocab_size, sampling.TILE)
     return KernelVariant(
         f"draw-rows-{tiles}{suffix}",
         sampling.draw_rows_kernel,
         {name: kind for name, kind in signature.items() if name not in absent},
-        {"TILES": tiles, "FLAGS": sampling.FLAGS} | dict.fromkeys(absent),
+        {"TILES": tiles, "FLAGS": sampling.FLAGS, "ROW": ROW_WORDS} | dict.fromkeys(absent),
     )
 
 

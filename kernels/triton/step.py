@@ -42,7 +42,7 @@ def scatter_runs_kernel(words, upload, runs, length, TILE: tl.constexpr):
     tl.store(words + target + (word - start), value, mask=live)
 
 
-@triton.jit(do_not_specialize=["tokens_each"])
+@triton.jit
 def derive_kernel(
     rows,
     tokens,
@@ -60,7 +60,6 @@ def derive_kernel(
     tokens_stride,
     blocks_stride,
     drafts_stride,
-    tokens_each,
     ROW: tl.constexpr,
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
@@ -73,22 +72,20 @@ def derive_kernel(
     padding = slot < 0
     slot_index = tl.maximum(slot, 0)
     context = tl.where(padding, 0, start + count)
-    before = tl.maximum(tokens_each - count, 0)
-    width = before + count
     if tile == 0:
         # Rows lie one after another: each writes its start, and its end where the next one starts.
-        tl.store(query_starts + index + 1, first + width)
+        tl.store(query_starts + index + 1, first + count)
         if index == 0:
             tl.store(query_starts, first)
         tl.store(context_lens + index, context)
         tl.store(row_slots + index, slot_index)
-        tl.store(ends + index, (first + width - 1).to(tl.int64))
+        tl.store(ends + index, (first + count - 1).to(tl.int64))
         tl.store(draw_positions + index, context.to(tl.int64))
     offset = tile * TILE + tl.arange(0, TILE)
-    live = offset < width
+    live = offset < count
     real = live & (slot >= 0)
-    position = start + offset - before
-    draft = offset - (width - drafted)
+    position = start + offset
+    draft = offset - (count - drafted)
     sequence = slot_index.to(tl.int64)
     known = tl.load(tokens + sequence * tokens_stride + position, mask=real & (draft < 0), other=0)
     drawn_ahead = tl.load(drafts + sequence * drafts_stride + draft, mask=real & (draft >= 0), other=0)
@@ -96,22 +93,8 @@ def derive_kernel(
     place = block.to(tl.int64) * BLOCK + position % BLOCK
     tl.store(token_ids + first + offset, (known + drawn_ahead).to(tl.int64), mask=live)
     tl.store(positions + first + offset, tl.where(padding, 0, position).to(tl.int64), mask=live)
-    tl.store(slot_mapping + first + offset, tl.where(padding | (offset < before), -1, place), mask=live)
+    tl.store(slot_mapping + first + offset, tl.where(padding, -1, place), mask=live)
     tl.store(token_rows + first + offset, tl.zeros([TILE], dtype=tl.int32) + index, mask=live)
-
-
-@triton.jit(do_not_specialize=["count"])
-def store_drawn_kernel(rows, drawn, tokens, count, length, tokens_stride, ROW: tl.constexpr, TILE: tl.constexpr):
-    """Store sampled tokens in their sequences; oracle `store_drawn`. Grid: (tiles of `count` rows)."""
-    index = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    live = index < count
-    line = rows + index * ROW
-    slot = tl.load(line, mask=live, other=-1)
-    position = tl.load(line + 1, mask=live, other=0) + tl.load(line + 2, mask=live, other=0)
-    draws = tl.load(line + 4, mask=live, other=0)
-    kept = live & (slot >= 0) & (draws != 0) & (position < length)
-    token = tl.load(drawn + index, mask=kept, other=0).to(tl.int32)
-    tl.store(tokens + slot.to(tl.int64) * tokens_stride + position, token, mask=kept)
 
 
 @triton.jit
@@ -192,7 +175,7 @@ def scatter_runs(words: Tensor, upload: Tensor, runs: int) -> None:
     scatter_runs_kernel[grid](words, upload, runs, length, TILE=SCATTER_TILE)
 
 
-def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int, tokens_each: int = 0) -> None:
+def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: int) -> None:
     """See the oracle, `kernels.reference_step.derive`. No row has more than `most_queries` tokens."""
     grid = (rows.shape[0], triton.cdiv(most_queries, TOKEN_TILE))
     derive_kernel[grid](
@@ -212,18 +195,9 @@ def derive(rows: Tensor, sequences: Sequences, out: StepTensors, most_queries: i
         sequences.tokens.stride(0),
         sequences.block_tables.stride(0),
         sequences.drafts.stride(0),
-        tokens_each,
         ROW=ROW_WORDS,
         BLOCK=BLOCK_TOKENS,
         TILE=TOKEN_TILE,
-    )
-
-
-def store_drawn(rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
-    """See the oracle, `kernels.reference_step.store_drawn`."""
-    count = rows.shape[0]
-    store_drawn_kernel[(triton.cdiv(count, ROW_TILE),)](
-        rows, drawn, tokens, count, tokens.shape[1], tokens.stride(0), ROW=ROW_WORDS, TILE=ROW_TILE
     )
 
 

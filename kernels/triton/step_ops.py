@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from kernels.ops import AttentionPlan, FiniteTokens, SlotDraws, SlotSampling
-from kernels.step import Sequences, StepShape, StepTensors
+from kernels.step import DrawnPlaces, Sequences, StepShape, StepTensors
 from kernels.triton import bitmask, sampling, step
 from kernels.triton.merging import arrival_counters
 from kernels.triton.plan import SPLIT_TOKENS, TritonPlan, number_splits
@@ -17,7 +17,7 @@ class TritonStepOps:
         step.scatter_runs(words, upload, runs)
 
     def derive(self, rows: Tensor, sequences: Sequences, out: StepTensors, shape: StepShape) -> None:
-        step.derive(rows, sequences, out, shape.most_queries, shape.tokens_each)
+        step.derive(rows, sequences, out, shape.most_queries)
 
     def plan_attention(self, step: StepTensors, block_tables: Tensor, shape: StepShape) -> AttentionPlan:
         split_starts = torch.empty(shape.decode_rows + 1, dtype=torch.int32, device=block_tables.device)
@@ -52,6 +52,7 @@ class TritonStepOps:
         *,
         uses_thresholds: bool,
         uses_penalties: bool,
+        places: DrawnPlaces,
         hidden: FiniteTokens | None = None,
     ) -> SlotDraws:
         return sampling.sample_slots(
@@ -62,10 +63,8 @@ class TritonStepOps:
             uses_thresholds=uses_thresholds,
             uses_penalties=uses_penalties,
             hidden=hidden,
+            places=places,
         )
-
-    def store_drawn(self, rows: Tensor, drawn: Tensor, tokens: Tensor) -> None:
-        step.store_drawn(rows, drawn, tokens)
 
     def settled_tokens(self, rows: Tensor, drafts: Tensor, last: Tensor, drawn: Tensor) -> Tensor:
         return step.settled_tokens(rows, drafts, last, drawn)

@@ -23,7 +23,7 @@ def step_variants() -> list[KernelVariant]:
                 **dict.fromkeys(("rows", "tokens", "block_tables", "drafts"), "*i32"),
                 **dict.fromkeys(("token_ids", "positions", "slot_mapping", "ends", "draw_positions"), "*i64"),
                 **dict.fromkeys(("token_rows", "query_starts", "context_lens", "row_slots"), "*i32"),
-                **dict.fromkeys(("tokens_stride", "blocks_stride", "tokens_each"), "i32"),
+                **dict.fromkeys(("tokens_stride", "blocks_stride"), "i32"),
             },
             constexprs={
                 "drafts_stride": 1,
@@ -32,17 +32,6 @@ def step_variants() -> list[KernelVariant]:
                 "TILE": step.TOKEN_TILE,
             },
             aligned=frozenset({"rows", "tokens", "block_tables", "drafts"}),
-        ),
-        KernelVariant(
-            name="step-store-drawn",
-            kernel=step.store_drawn_kernel,
-            signature={
-                **dict.fromkeys(("rows", "tokens"), "*i32"),
-                "drawn": "*i64",
-                **dict.fromkeys(("count", "length", "tokens_stride"), "i32"),
-            },
-            constexprs={"ROW": ROW_WORDS, "TILE": step.ROW_TILE},
-            aligned=frozenset({"rows", "tokens", "drawn"}),
         ),
         KernelVariant(
             name="step-settled-tokens",

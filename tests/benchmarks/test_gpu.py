@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from importlib.metadata import version
@@ -39,6 +40,7 @@ from benchmarks.gpu.checks import (
     sampling,
     share_that_differs,
     step,
+    warm_up,
     worst_row_error,
 )
 from benchmarks.gpu.checks import attention as attention_checks
@@ -54,6 +56,7 @@ from engine.checkpoints.huggingface.config import config_from_json
 from kernels.triton.attention_tiles import DECODE, EXTEND
 from kernels.weights import KVScales
 from tests.engine.execution.device.harness import rerun
+from tests.support.tiny_models import make_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -91,6 +94,17 @@ def test_replayed_steps_are_checked_for_every_size(stage: Stage, monkeypatch: py
     assert_all(stage, "passed", 8)
 
 
+@pytest.mark.parametrize(("compiled", "status"), [([], "passed"), (["accept_drafts_kernel"], "failed")])
+def test_a_kernel_that_serving_compiles_fails_the_check_of_the_warm_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, compiled: list[str], status: Status
+) -> None:
+    for name, value in (("SLOTS", 2), ("PROMPT", 12), ("ANSWER", 4)):
+        monkeypatch.setattr(warm_up, name, value)
+    monkeypatch.setattr(warm_up, "new_kernels", lambda: nullcontext(compiled))
+    warm_up.run(stage)
+    assert [(each.name, each.status) for each in stage.outcomes] == [("kernels compiled while serving", status)]
+
+
 def test_a_kernel_that_is_wrong_fails_its_check(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernels.triton.norms.rms_norm", lambda x, weight, eps: torch.zeros_like(x))
     monkeypatch.setattr("kernels.triton.embedding.embed", lambda table, ids: table[ids - 1])
@@ -102,6 +116,19 @@ def test_a_kernel_that_is_wrong_fails_its_check(stage: Stage, monkeypatch: pytes
 def test_golden_text_and_logits(stage: Stage) -> None:
     golden.run(stage, ["qwen3"])
     assert_all(stage, "passed", 5)
+
+
+def test_golden_text_of_a_model_whose_drafts_are_settled(stage: Stage, tmp_path: Path) -> None:
+    """The family is checked without its other toggles, which take minutes here."""
+    folder = make_checkpoint(tmp_path / "qwen3_5", "qwen3_5", num_hidden_layers=2, full_attention_interval=2)
+    model = golden._load(folder, stage, torch.float32)
+    prompts = [[5, 6, 7, 8, 9], [11, 12, 13]]
+    stepper = Stepper(model, slots=2, num_blocks=16, window=64, step_tokens=64)
+    requests = [stepper.add(prompt, stage.scale.golden_tokens) for prompt in prompts]
+    tokens = stepper.run()
+    golden._check_settled(stage, "drafts", model, prompts, [tokens[request.id] for request in requests])
+    assert_all(stage, "passed", 1)
+    assert not stage.outcomes[0].detail.startswith("0 drafts")
 
 
 def test_limits_and_attention_are_measured(stage: Stage) -> None:

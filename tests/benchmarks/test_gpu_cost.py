@@ -1,6 +1,7 @@
 """The model of a decode step's cost: launches are counted, and times follow from them."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -23,11 +24,24 @@ def test_launches_of_a_layer_are_those_of_every_further_layer(launches: cost.Lau
 
 
 def test_a_draft_takes_no_more_launches_than_a_step(launches: cost.Launches) -> None:
-    """The layers' are those of a step. Outside there is no upload, as the rows are on the device."""
+    """The layers' are those of a step. Outside, rows are copied from where the plan's were uploaded."""
     draft = cost.draft_launches()
     assert draft.layer == launches.layer
-    uploads = {"copy_": 1, "scatter_runs_kernel": 1}
-    assert launches.outside == {**draft.outside, **uploads}
+    assert launches.outside == {**draft.outside, "scatter_runs_kernel": 1}
+
+
+def test_two_launches_draw_and_store_tokens(launches: cost.Launches) -> None:
+    assert [name for name in launches.outside if "draw" in name] == ["draw_tiles_kernel", "draw_rows_kernel"]
+    assert sum(launches.outside.values()) == 9
+
+
+def test_logits_are_written_once_and_read_once(launches: cost.Launches) -> None:
+    """In 16 bits, as the product rounds them to these: by the product, which leaves them where all graphs do, and by
+    the first kernel that draws. Nothing copies them."""
+    assert launches.logit_bytes == 2 + 2
+    without = replace(launches, logit_bytes=0.0)
+    one, other = (cost.step(CONFIG, cost.DEVICES[0], each, 256, 1000, cost.Assumed()) for each in (launches, without))
+    assert one.small_ms - other.small_ms == pytest.approx(256 * 128_256 * 4 / (4.8e12 * 0.76) * 1e3)
 
 
 def test_latent_attention_takes_three_products_more() -> None:
@@ -82,7 +96,7 @@ def test_a_step_takes_longer_than_its_bytes_and_its_parts_add_up(launches: cost.
 def test_a_launch_less_in_each_layer_is_a_gap_and_a_kernel_less(launches: cost.Launches) -> None:
     """A fusion takes one launch from each layer."""
     name = next(name for name in launches.layer if name not in cost.PRODUCTS | cost.ATTENTION)
-    fused = cost.Launches({**launches.layer, name: launches.layer[name] - 1}, launches.outside)
+    fused = replace(launches, layer={**launches.layer, name: launches.layer[name] - 1})
     assumed, device = cost.Assumed(), cost.DEVICES[0]
     before, after = (cost.step(CONFIG, device, each, 1, 1000, assumed) for each in (launches, fused))
     saved_us = CONFIG.num_layers * (assumed.small_us + assumed.gap_us)

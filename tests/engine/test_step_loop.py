@@ -23,9 +23,10 @@ from engine.speculation import (
     StepOutcome,
     Verified,
 )
-from tests.engine.scheduling.support import family, make_scheduler, prompts
+from tests.engine.scheduling.support import PREMIUM, family, make_scheduler, prompts
 
 TEN = SamplingParams(max_tokens=10, ignore_eos=True)
+TWO = SamplingParams(max_tokens=2, ignore_eos=True)
 
 
 def never_late() -> Watchdog:
@@ -258,8 +259,19 @@ class Listener(FixedDepth):
 
 
 class TestDrafting:
-    def machine(self, clock: Clock, parrot: Parrot, policy: DepthPolicy, async_depth: int = 0) -> Machine:
-        machine = Machine(clock, async_depth)
+    def machine(
+        self,
+        clock: Clock,
+        parrot: Parrot,
+        policy: DepthPolicy,
+        async_depth: int = 0,
+        *,
+        prompt_tokens: int = 20,
+        params: SamplingParams = TEN,
+    ) -> Machine:
+        machine = Machine(clock, async_depth, requests=0)
+        for request in prompts(1, prompt_tokens, params):
+            machine.scheduler.add(request)
         machine.device.takes_drafts = True
         speculator = Speculator([parrot], policy, clock.monotonic_ns)
         machine.steps = StepLoop(machine.scheduler, machine.device, DeviceClock(), never_late(), speculator)
@@ -278,6 +290,36 @@ class TestDrafting:
         machine = self.machine(clock, Parrot(clock), FixedDepth(3), async_depth=1)
         machine.turns()
         assert machine.device.diary == [f"{what} {step}" for step in (1, 2, 3, 4) for what in ("launch", "result")]
+
+    def test_a_device_is_ahead_of_prompts_that_are_computed_in_chunks(self, clock: Clock) -> None:
+        """64 tokens a step: no step but the last of the prompt samples a token that drafts could follow."""
+        machine = self.machine(clock, Parrot(clock), FixedDepth(3), async_depth=1, prompt_tokens=200)
+        deltas = machine.turns()
+        assert [len(delta.token_ids) for delta in deltas] == [1, 3, 3, 3]
+        ahead = ["launch 1", "launch 2", "result 1", "launch 3", "result 2", "launch 4", "result 3", "result 4"]
+        assert machine.device.diary[:8] == ahead
+        assert machine.device.diary[8:] == [f"{what} {step}" for step in (5, 6, 7) for what in ("launch", "result")]
+
+    def test_a_device_is_ahead_of_answers_without_room_for_a_draft(self, clock: Clock) -> None:
+        """Of two tokens, the first follows the prompt, and the step for the second one samples it."""
+        machine = self.machine(clock, Parrot(clock), FixedDepth(3), async_depth=1, params=TWO)
+        machine.turns(1)
+        for request in prompts(2, 20, TWO)[1:]:
+            machine.scheduler.add(request)
+        deltas = machine.turns()
+        assert machine.device.diary[:4] == ["launch 1", "launch 2", "result 1", "launch 3"]
+        assert [len(delta.token_ids) for delta in deltas] == [1, 1, 1, 1]
+
+    def test_a_class_that_has_no_drafts_does_not_hold_the_device_back(self, clock: Clock) -> None:
+        class LowerClassAlone(FixedDepth):
+            def depth(self, proposer: str, rank: int, load: SpeculationLoad) -> int:
+                return 3 if rank else 0
+
+        machine = self.machine(clock, Parrot(clock), LowerClassAlone(3), async_depth=1)
+        machine.scheduler.abort("r0")
+        machine.scheduler.add(make_request("premium", range(20), params=TEN, service_class=PREMIUM))
+        machine.turns(3)
+        assert machine.device.diary == ["launch 1", "launch 2", "result 1", "launch 3", "result 2"]
 
     def test_a_device_is_ahead_while_nothing_is_to_be_drafted(self, clock: Clock) -> None:
         parrot = Parrot(clock)

@@ -20,7 +20,7 @@ from tests.support.tiny_adapters import random_adapter
 
 _WINDOW = 2048
 _SHORTEST = 16
-"""Tokens of a prompt at least: all rows can be filled up to the tokens of any graph."""
+"""Tokens of a prompt at least: more than drafts of any graph."""
 _RANK = 16
 _ANSWER = 150
 """Tokens that each may generate: more than steps are needed until all have begun."""
@@ -81,7 +81,7 @@ def _compare(stage: Stage, stepper: Stepper, key: GraphKey, rows: list[Scheduled
     title = f"replayed step of {key.rows} rows of {key.tokens_each} tokens{' with adapters' * key.adapted}"
     assert inputs.key == key, f"{len(rows)} rows replay {inputs.key}, not {key}"
     runner._slots.load(inputs.rows, inputs.words)
-    shape, draws = inputs.shape, len(rows) * key.tokens_each
+    shape, draws = inputs.shape, sum(row.tokens for row in rows)
     tensors = StepTensors.empty(shape.rows, shape.tokens, stage.device)
     expected = runner._forward(tensors, shape, adapted=key.adapted)
     logits = expected.logits[:draws].clone()

@@ -9,6 +9,8 @@ from benchmarks.gpu.checks import share_that_differs
 from benchmarks.gpu.stage import Stage
 from kernels import reference
 from kernels.ops import FiniteTokens, SlotSampling
+from kernels.reference_step import store_drawn
+from kernels.step import DrawnPlaces, Row
 from kernels.triton.bitmask import mask_rows
 from kernels.triton.logprobs import token_logprobs
 from kernels.triton.sampling import sample_slots
@@ -113,8 +115,14 @@ def _check_unsound(stage: Stage) -> None:
     starts = torch.arange(0, 3 * rows + 1, 3, dtype=torch.int32, device=stage.device)
     hidden = FiniteTokens(torch.ones(3 * rows, dtype=torch.int8, device=stage.device), starts)
     hidden.finite[[3 * 1 + 2, 3 * 3, 3 * 4 + 1]] = 0
+    lines = [Row(slot=row, start=5, tokens=1 + row % 4, drafts=0, draws=row % 2, first=0) for row in range(rows)]
+    words = torch.tensor([[*line] for line in lines], dtype=torch.int32)
+    tokens, kept = (torch.full((rows, 8), -1, dtype=torch.int32, device=each) for each in (stage.device, "cpu"))
     arguments = {"uses_thresholds": False, "uses_penalties": False, "hidden": hidden}
-    _, sound, finite = sample_slots(logits, columns, row_slots, positions, **arguments)
+    places = DrawnPlaces(words.to(stage.device), tokens)
+    ids, sound, finite = sample_slots(logits, columns, row_slots, positions, **arguments, places=places)
+    store_drawn(DrawnPlaces(words, kept), ids.cpu())
+    stage.checked("kept draws", share_that_differs(tokens.cpu(), kept), 0.0)
     assert finite is not None, "hidden states were not checked"
     expected = torch.tensor([row not in {1, 3, 4} for row in range(rows)], device=stage.device)
     stage.checked("rows whose hidden states are not finite", share_that_differs(finite, expected), 0.0)

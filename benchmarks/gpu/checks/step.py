@@ -20,7 +20,6 @@ _SLOTS, _DRAFTS, _VOCAB = 70, 4, 300
 def run(stage: Stage) -> None:
     stage.attempt("scattered runs", lambda: _check_scatter(stage))
     stage.attempt("derived tensors", lambda: _check_derive(stage))
-    stage.attempt("kept draws", lambda: _check_store(stage))
     stage.attempt("settled drafts", lambda: _check_settled(stage))
     stage.attempt("accepted drafts", lambda: _check_accepted(stage))
     stage.attempt("counted tokens", lambda: _check_counts(stage))
@@ -94,15 +93,6 @@ def _check_derive(stage: Stage) -> None:
     for field in fields(StepTensors):
         differs = share_that_differs(getattr(derived, field.name).cpu(), getattr(expected, field.name))
         stage.checked(f"derived {field.name}", differs, 0.0)
-
-
-def _check_store(stage: Stage) -> None:
-    rows = _rows(stage, stage.rng)
-    on_device, on_host = _sequences(stage)
-    drawn = torch.arange(1000, 1000 + len(rows))
-    reference_step.store_drawn(_table(rows, torch.device("cpu")), drawn, on_host.tokens)
-    step.store_drawn(_table(rows, stage.device), drawn.to(stage.device), on_device.tokens)
-    stage.checked("kept draws", share_that_differs(on_device.tokens.cpu(), on_host.tokens), 0.0)
 
 
 def _half_drawn(stage: Stage, rows: list[Row], sequences: Sequences) -> tuple[Tensor, Tensor]:

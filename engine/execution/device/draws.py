@@ -9,7 +9,7 @@ from torch import Tensor
 from engine.execution.device.staging import on_device
 from engine.scheduling.plan import ScheduledRow
 from kernels.ops import SlotSampling
-from kernels.step import Row, StepTensors
+from kernels.step import Row, StepShape, StepTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,10 @@ class Draws:
     last: Tensor | None = None
 
     @classmethod
-    def after_rows(cls, tensors: StepTensors) -> "Draws":
+    def after_rows(cls, tensors: StepTensors, shape: StepShape) -> "Draws":
         """One draw for each row."""
-        each_one = tensors.ends.shape == tensors.token_ids.shape
-        return cls(None if each_one else tensors.ends, tensors.row_slots, tensors.draw_positions)
+        ends = None if shape.most_queries == 1 else tensors.ends
+        return cls(ends, tensors.row_slots, tensors.draw_positions)
 
     @classmethod
     def after_drafts(cls, rows: Sequence[ScheduledRow], lines: Sequence[Row], device: torch.device) -> "Draws":
@@ -63,10 +63,6 @@ class Draws:
     def hidden_of(self, hidden: Tensor) -> Tensor:
         """Of the hidden states [T, H] of a step, those that the draws follow, [D, H]."""
         return hidden if self.ends is None else hidden[self.ends]
-
-    def to_rows(self, values: Tensor) -> Tensor:
-        """Of values [D], those of each row's last draw [R]."""
-        return values if self.last is None else values[self.last]
 
 
 def counting_drafts(

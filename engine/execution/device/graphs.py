@@ -1,7 +1,7 @@
 """CUDA graphs: decode steps recorded once and replayed without the host's launch cost.
 
-A graph fixes addresses and sizes. So a step that replays one is padded with empty rows to the graph's size, and all
-that differs from step to step is read from memory that stays in place.
+A graph fixes addresses and sizes. So a step that replays one is padded with empty rows to the graph's size, in rows and
+in tokens, and all that differs from step to step is read from memory that stays in place.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _Output = TypeVar("_Output")
 _SMALL_SIZES = (1, 2, 4)
 _SIZE_STEP = 8
 _MAX_ROWS = 256
-_DRAFTED_ROWS = 32
+DRAFTED_ROWS = 32
 """Drafts pay while the device waits for weights: in small steps."""
 _DRAFTED_TOKENS = (3, 5, 9)
 
@@ -27,11 +27,22 @@ SHARED_CONTEXTS = 4
 
 
 class GraphKey(NamedTuple):
-    """A graph: its rows, padding included, tokens of each, and whether rows may have adapters."""
+    """A graph: its rows, padding included, the most tokens of each, and whether rows may have adapters."""
 
     rows: int
     tokens_each: int
     adapted: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """All tokens of a step that replays the graph."""
+        return self.rows * self.tokens_each
+
+    @property
+    def lines(self) -> int:
+        """Encoded rows. Where rows may have fewer tokens than others, as many rows of padding follow, which take what
+        they leave: none has more tokens than a row may have."""
+        return self.rows if self.tokens_each == 1 else 2 * self.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +63,10 @@ class GraphSizes:
         """From the largest to the smallest: later captures fit into the memory of the first one."""
         keys = [GraphKey(rows, 1) for rows in self.rows]
         drafted = [GraphKey(rows, tokens) for rows in self.drafted_rows for tokens in self.drafted_tokens]
-        keys += [key for key in drafted if key.rows * key.tokens_each <= self.max_tokens]
+        keys += [key for key in drafted if key.tokens <= self.max_tokens]
         if self.adapted:
             keys += [key._replace(adapted=True) for key in keys]
-        return sorted(keys, key=lambda key: (key.rows * key.tokens_each, key), reverse=True)
+        return sorted(keys, key=lambda key: (key.tokens, key), reverse=True)
 
     def key_for(self, rows: int, most_tokens: int, context_tokens: int, *, adapted: bool = False) -> GraphKey | None:
         """The smallest graph for a step whose rows have at most `most_tokens` each; None if there is none. `adapted`:
@@ -87,22 +98,28 @@ def row_sizes(num_slots: int) -> tuple[int, ...]:
     return sizes[:needed]
 
 
+def most_lines(num_slots: int) -> int:
+    """Encoded rows of the largest graph with as many slots."""
+    rows = row_sizes(num_slots)[-1]
+    return max(rows, GraphKey(min(rows, DRAFTED_ROWS), _DRAFTED_TOKENS[0]).lines)
+
+
 def graph_sizes(num_slots: int, context_tokens: int, *, drafts: bool, adapted: bool = False) -> GraphSizes:
     """The sizes that a runner captures; with `drafts`, also those of steps with up to eight drafts a row, and if
     `adapted`, those of steps with adapters."""
     rows = row_sizes(num_slots)
     if not drafts:
         return GraphSizes(rows, context_tokens, adapted=adapted)
-    few = tuple(size for size in rows if size <= _DRAFTED_ROWS and size.bit_count() == 1)
+    few = tuple(size for size in rows if size <= DRAFTED_ROWS and size.bit_count() == 1)
     # No more tokens, and so no more memory for logits, than the largest graph without drafts or few.
-    return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], _DRAFTED_ROWS), adapted)
+    return GraphSizes(rows, context_tokens, few, _DRAFTED_TOKENS, max(rows[-1], DRAFTED_ROWS), adapted)
 
 
 def draft_model_sizes(num_slots: int, context_tokens: int, max_positions: int) -> GraphSizes:
     """The sizes of a draft model's steps: of one token a row, or two where all drafts of the last step were accepted.
     Contexts add up to at most `context_tokens`, and are of at most `max_positions` each."""
     needed = row_sizes(num_slots)
-    rows = tuple(size for size in needed if size <= _DRAFTED_ROWS and size.bit_count() == 1)
+    rows = tuple(size for size in needed if size <= DRAFTED_ROWS and size.bit_count() == 1)
     return GraphSizes(rows, min(context_tokens, rows[-1] * max_positions), rows, (2,), 2 * rows[-1])
 
 

@@ -56,9 +56,9 @@ class StepInputs:
     @property
     def ends(self) -> list[int]:
         """Index in the step's tensors of each row's last token."""
-        if self.key is not None:
-            return [(place + 1) * self.key.tokens_each - 1 for place in range(len(self.rows))]
-        return [line.first + line.tokens - 1 for line in self.lines]
+        if self.key is not None and self.key.tokens_each == 1:
+            return list(range(len(self.rows)))
+        return [line.first + line.tokens - 1 for line in self.lines[: len(self.rows)]]
 
     @property
     def lines(self) -> list[Row]:
@@ -90,14 +90,12 @@ def arrange(
     key = None
     if len(decoding) == len(rows):
         key = graphs.key_for(len(rows), most_queries, context_tokens, adapted=adapted)
-    if key is not None and any(row.start + row.tokens < key.tokens_each for row in rows):
-        key = None  # a row has no tokens before it that could fill it up
-    lines, saves = _lines(rows, 0 if key is None else key.tokens_each), list[RowSave]()
+    lines, saves = _lines(rows), list[RowSave]()
     if state_saves:
         lines, saves = _with_saves(lines, rows, state_saves)
     if key is not None:
-        words = encoded(lines + padding_rows(key)[len(rows) :])
-        starts = [(place + 1) * key.tokens_each - 1 - len(row.drafts) for place, row in enumerate(rows)]
+        words = encoded(lines + padding_rows(key, len(lines), sum(row.tokens for row in rows)))
+        starts = [line.first + line.tokens - 1 - line.drafts for line in lines]
         shape = replayed_shape(key, graphs)
         return StepInputs(rows, order, places, words, starts, shape, key, context_tokens, saves, adapted)
     extending = [row.tokens for row in rows[len(decoding) :]]
@@ -166,14 +164,14 @@ NO_DRAFTED_ROWS = DraftedRows({})
 def replayed_shape(key: GraphKey, graphs: GraphSizes) -> StepShape:
     """The shape of every step that replays a graph."""
     return StepShape(
-        rows=key.rows,
-        tokens=key.rows * key.tokens_each,
-        decode_rows=key.rows,
+        rows=key.lines,
+        tokens=key.tokens,
+        decode_rows=key.lines,
         decode_queries=key.tokens_each,
         extend_queries=0,
         extend_tokens=0,
         decode_context_tokens=graphs.context_of(key),
-        tokens_each=key.tokens_each,
+        draws_each=key.tokens_each > 1,
     )
 
 
@@ -182,21 +180,25 @@ def encoded(lines: Sequence[Row]) -> RowWords:
     return np.array(row_words(lines), np.int32).reshape(-1, ROW_WORDS)
 
 
-def padding_rows(key: GraphKey) -> list[Row]:
-    """The encoded rows of a step that consists of padding rows only."""
-    tokens = key.tokens_each
-    return [Row(slot=-1, start=0, tokens=tokens, drafts=0, draws=0, first=index * tokens) for index in range(key.rows)]
+def padding_rows(key: GraphKey, rows: int = 0, tokens: int = 0) -> list[Row]:
+    """The encoded rows of padding that follow `rows` rows with `tokens` tokens in all."""
+    padding = []
+    for _ in range(rows, key.lines):
+        taken = min(key.tokens_each, key.tokens - tokens)
+        padding.append(Row(slot=-1, start=0, tokens=taken, drafts=0, draws=0, first=tokens))
+        tokens += taken
+    assert tokens == key.tokens, "rows have fewer tokens than one each"
+    return padding
 
 
-def _lines(rows: Sequence[ScheduledRow], tokens_each: int) -> list[Row]:
-    """The encoded rows, each with room for `tokens_each` tokens at least. Tokens sampled after drafts are stored later,
-    once the number of accepted drafts is known."""
+def _lines(rows: Sequence[ScheduledRow]) -> list[Row]:
+    """The encoded rows. Tokens sampled after drafts are stored later, once the number of accepted drafts is known."""
     lines, first = [], 0
     for request, start, tokens, samples, drafts in rows:
         assert request.slot is not None
         state = -1 if request.state is None else request.state
         lines.append(Row(request.slot, start, tokens, len(drafts), int(samples and not drafts), first, state))
-        first += max(tokens, tokens_each)
+        first += tokens
     return lines
 
 

@@ -7,7 +7,8 @@ from kernels.ops import Ops
 
 
 def measure(ops: Ops, logits: Tensor, tokens: Tensor, top_count: int) -> Scores[Tensor]:
-    """Scores of tokens int64 [R] under logits float32 [R, V], with the `top_count` most likely tokens of each row."""
+    """Scores of tokens int64 [R] under logits [R, V], with the `top_count` most likely tokens of each row."""
+    logits = logits.float()
     normalisers, logprobs, _ = ops.token_logprobs(logits, tokens)
     top = logits.topk(top_count, dim=-1)
     return Scores(tokens, logprobs, top.indices, top.values - normalisers[:, None])

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import torch
 
-from engine.config import BLOCK_TOKENS, SchedulerConfig
+from engine.config import BLOCK_TOKENS, MOST_DRAFTS, SchedulerConfig
 from engine.execution.device.faults import device_errors
-from engine.execution.device.graphs import SMALLEST_GRAPH, Capture, CudaCapture, row_sizes
+from engine.execution.device.graphs import DRAFTED_ROWS, SMALLEST_GRAPH, Capture, CudaCapture, row_sizes
 from engine.execution.device.runner import DeviceRunner
 from engine.grammar.allowed import AllowedTokens
 from engine.memory.kv_memory import DeviceMemory
@@ -30,6 +30,13 @@ _EVERYTHING = SamplingParams(
     prompt_logprobs=MAX_TOP_LOGPROBS,
 )
 """Sampling parameters that use every feature that takes memory, or a kernel of its own."""
+_OTHERS = (
+    SamplingParams(),
+    SamplingParams(temperature=0, logit_bias={0: 1.0}),
+    SamplingParams(top_p=0.5),
+)
+"""Parameters whose logits the kernels read in the model's dtype, or without thresholds: other forms of the same
+kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ def measure_memory(
     rows will have drafts. `draft_steps`: of its draft model, counted in addition.
 
     Slots are included; those of adapters are taken already. A full decode step counts twice, as CUDA graphs have memory
-    of their own.
+    of their own, and so do steps with drafts, which are run if there will be some: their kernels are compiled by then.
 
     Raises:
         OutOfDeviceMemory: the steps do not fit.
@@ -76,11 +83,17 @@ def measure_memory(
     def with_steps(*, decode: bool) -> int:
         return _peak_bytes(device, lambda: run_largest_step(model, step_ops, config, window, decode=decode))
 
+    def run_other_steps() -> None:
+        run_sampled_steps(model, step_ops, config, window)
+        if drafts:
+            run_drafted_steps(model, step_ops, config, window)
+
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     with device_errors():
-        step_bytes = with_steps(decode=False) + with_steps(decode=True)
+        other_bytes = _peak_bytes(device, run_other_steps)
+        step_bytes = max(with_steps(decode=False), other_bytes) + max(with_steps(decode=True), other_bytes)
         graph_bytes = measure_graphs(_small_runner(model, step_ops, config, window, 1), device, drafts=drafts)
         if draft_steps is not None:
             step_bytes += sum(_peak_bytes(device, run) for run in draft_steps.largest)
@@ -102,6 +115,51 @@ def run_largest_step(
     masked, *_ = plan.rows
     masked.request.matcher = AllowedTokens((0,), model.config.vocab_size)
     _small_runner(model, step_ops, config, window, blocks).execute(plan).result()
+
+
+def run_sampled_steps(model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int) -> None:
+    """Run decode steps of one row that launch the forms of sampling kernels which the largest step does not."""
+    runner = _small_runner(model, step_ops, config, window, 1)
+    for number, params in enumerate(_OTHERS):
+        request = demanding_request(0, 1, [0])
+        request.window_tables = [[0]] * (model.kv_groups - 1)
+        request.params = params
+        if number:
+            request.matcher = AllowedTokens((0,), model.config.vocab_size)
+        runner.execute(StepPlan(number, (ScheduledRow(request, 0, 1, True),))).result()
+
+
+def run_drafted_steps(model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int) -> None:
+    """Run steps that launch every form of a kernel that steps with drafts have: with many drafts for each of many rows,
+    then with rows that follow these while they are in flight, and with one draft. Where none fit, do nothing."""
+    adapted, groups = model.adapters is not None, model.kv_groups
+    most = min(MOST_DRAFTS, config.chunk_tokens - 1, config.step_tokens - 1, window - 2)
+    if most < 1:
+        return
+    rows = min(config.max_running, DRAFTED_ROWS, config.step_tokens // (1 + most))
+    many = drafted_step(rows, most, groups=groups, adapted=adapted)
+    many.rows[0].request.matcher = AllowedTokens((0,), model.config.vocab_size)
+    blocks = 1 + max(many.rows[0].request.block_table)
+    runner = _small_runner(model, step_ops, config, window, blocks)
+    steps = [runner.execute(many)]
+    if runner.accepts_drafts:
+        following = [ScheduledRow(row.request, row.tokens, 1, True) for row in many.rows]
+        steps.append(runner.execute(StepPlan(1, tuple(following))))
+    for step in steps:
+        step.result()
+    runner.execute(drafted_step(1, 1, groups=groups, adapted=adapted)).result()
+
+
+def drafted_step(rows: int, drafts: int, *, groups: int = 1, adapted: bool = False) -> StepPlan:
+    """A plan of rows with as many drafts each. `groups` and `adapted` as for `largest_step`."""
+    blocks = list(range(-(-(2 + drafts) // BLOCK_TOKENS)))
+    scheduled = []
+    for slot in range(rows):
+        request = demanding_request(slot, 1, blocks)
+        request.window_tables = [blocks] * (groups - 1)
+        request.adapter_slot = 0 if adapted else None
+        scheduled.append(ScheduledRow(request, 0, 1 + drafts, True, (0,) * drafts))
+    return StepPlan(0, tuple(scheduled), draft_tokens=rows * drafts)
 
 
 def measure_graphs(runner: DeviceRunner, device: torch.device, *, drafts: bool) -> int:

@@ -1,8 +1,9 @@
 """Executes a plan on a GPU asynchronously: the executor behind the scheduler."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from engine.execution.device.graphs import (
     GraphKey,
     GraphSizes,
     graph_sizes,
-    row_sizes,
+    most_lines,
 )
 from engine.execution.device.inputs import (
     NO_DRAFTED_ROWS,
@@ -32,9 +33,10 @@ from engine.execution.device.inputs import (
 )
 from engine.execution.device.logprobs import measure, on_host, to_host
 from engine.execution.device.masks import DrawMasks, grammar_masks
-from engine.execution.device.outputs import Forwarded, SharedOutputs
+from engine.execution.device.outputs import Forwarded, SharedOutputs, hidden_states
 from engine.execution.device.pending import Constrained, DeviceStep, MaskedStep, PromptScores
 from engine.execution.device.pooling import DeviceSums
+from engine.execution.device.replays import ReplayedStep, captured_settling, counted
 from engine.execution.device.sampler import NO_NEEDS, DeviceSampler, Drawn, SamplingNeeds, sampling_needs
 from engine.execution.device.slots import DeviceSlots
 from engine.execution.device.staging import fences_of, on_device
@@ -49,14 +51,6 @@ from kernels.device_states import DeviceStates
 from kernels.layout import BLOCK_TOKENS
 from kernels.ops import AttentionPlan, CheckedRows, FiniteTokens
 from kernels.step import StepOps, StepShape, StepTensors
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayedStep:
-    """The two halves of a captured step. A step with other sampling needs replays the first half only."""
-
-    forward: Callable[[], Forwarded]
-    draw: Callable[[], Drawn]
 
 
 class DeviceRunner:
@@ -93,7 +87,7 @@ class DeviceRunner:
                 step_ops,
                 self._device,
                 num_slots=num_slots,
-                num_rows=max(num_slots, row_sizes(num_slots)[-1]),
+                num_rows=max(num_slots, most_lines(num_slots)),
                 max_model_len=max_model_len,
                 vocab_size=self._vocab_size,
                 num_states=num_states,
@@ -119,15 +113,18 @@ class DeviceRunner:
         return True
 
     @property
+    def accepts_drafts(self) -> bool:
+        """Whether a step may follow drafts in flight: see `DeviceSlots.accepts_drafts`."""
+        return self._slots.accepts_drafts
+
+    @property
     def expert_tokens(self) -> tuple[int, ...]:
         return self._expert_tokens.read()
 
     def graph_sizes(self, *, drafts: bool) -> GraphSizes:
         """The sizes of the steps to replay, also of those with drafts if there will be `drafts`."""
-        # Tokens that fill a row up would advance a recurrent state again, and read blocks that windows have passed.
-        fills = self._states is None and self._model.kv_groups == 1
         adapted = self._model.adapters is not None
-        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts and fills, adapted=adapted)
+        return graph_sizes(self._num_slots, self._context_tokens, drafts=drafts, adapted=adapted)
 
     @torch.inference_mode()
     def allocate_adapters(self, slots: int, max_rank: int) -> None:
@@ -167,16 +164,17 @@ class DeviceRunner:
         """Capture decode steps of these sizes; None: of all without drafts. Called between steps. If it fails, no step
         is replayed."""
         sizes = sizes or self.graph_sizes(drafts=False)
-        tokens = max(key.rows * key.tokens_each for key in sizes.keys)
-        tensors = StepTensors.empty(sizes.rows[-1], tokens, self._device)
+        tokens, lines = (max(map(attrgetter(size), sizes.keys)) for size in ("tokens", "lines"))
+        tensors = StepTensors.empty(lines, tokens, self._device)
         graphs: dict[GraphKey, ReplayedStep] = {}
         outputs: SharedOutputs | None = None
         for key in sizes.keys:
             self._slots.load((), encoded(padding_rows(key)))
             shape = replayed_shape(key, sizes)
             own = tensors.first(shape.rows, shape.tokens)
-            outputs = outputs or SharedOutputs(self._hidden_states(shape.tokens))
+            outputs = outputs or SharedOutputs.allocate(self._model, shape.tokens)
             graphs[key] = self._capture(capture, own, shape, outputs, adapted=key.adapted)
+        self._model.release_drafts()
         self._graphs, self._graph_sizes = graphs, sizes
 
     @torch.inference_mode()
@@ -203,28 +201,32 @@ class DeviceRunner:
         further = self._continue(plan)
         inputs, needs = further or self._begin(plan)
         self._last = None
+        settle: Callable[[Tensor], None] | None = None
         if inputs.key is None:
             tensors = StepTensors.empty(inputs.shape.rows, inputs.shape.tokens, self._device)
             draws = Draws.after_drafts(inputs.rows, inputs.lines, self._device) if plan.draft_tokens else None
             states = self._device_states(tensors, inputs.shape, inputs.drafted_tokens if plan.draft_tokens else 0)
             forwarded = self._forward(tensors, inputs.shape, draws, states, adapted=inputs.adapted)
             draw = None
+            if states is not None and states.drafted_tokens:
+                settle = partial(self._settle, states)
         else:
-            replayed, states = self._graphs[inputs.key], None
-            forwarded, draw = replayed.forward(), replayed.draw if needs.plain else None
+            replayed = self._graphs[inputs.key]
+            forwarded, draw, settle = replayed.forward(), replayed.draw if needs.plain else None, replayed.settle
         prompt_scores = [] if further else self._prompt_scores(inputs, forwarded.hidden)
         pools = further is None
-        finish = partial(self._finish, inputs, needs, forwarded, draw, prompt_scores, states, pools=pools)
+        finish = partial(self._finish, inputs, needs, forwarded, draw, prompt_scores, settle, pools=pools)
         step: DeviceStep | MaskedStep
         if needs.grammars:
             step = self._undrawn = MaskedStep(finish)
         else:
             step = finish()
         self.launches, self._last = (
-            _counted(self.launches, inputs),
+            counted(self.launches, inputs),
             None if self._drafted.rows and inputs.follows_drafts else (inputs, needs),
         )
-        self._drafted = DraftedRows.of(inputs.rows) if plan.draft_tokens else NO_DRAFTED_ROWS
+        followed = plan.draft_tokens and self.accepts_drafts
+        self._drafted = DraftedRows.of(inputs.rows) if followed else NO_DRAFTED_ROWS
         return step
 
     @torch.inference_mode()
@@ -235,18 +237,21 @@ class DeviceRunner:
         forwarded: Forwarded,
         draw: Callable[[], Drawn] | None,
         prompt_scores: Sequence[PromptScores],
-        states: DeviceStates | None,
+        settle: Callable[[Tensor], None] | None,
         *,
         pools: bool,
     ) -> DeviceStep:
-        """Launch the draws of a step, or replay `draw`, and the copies of all results to the host. `pools`: whether
-        rows may have embeddings."""
+        """Launch the draws of a step, or replay `draw`, and the copies of all results to the host. `settle`: see
+        `ReplayedStep`. `pools`: whether rows may have embeddings."""
         masks = self._masks(inputs) if needs.grammars else None
         drawn = self._draw(forwarded, inputs.shape, needs, masks) if draw is None else draw()
-        if states is not None and states.drafted_tokens:
-            self._settle(states, forwarded.draws, drawn)
-        if forwarded.draws.last is not None and self._slots.accepts_drafts:
-            self._slots.accept_drafts(self._slots.rows[: inputs.shape.rows], forwarded.draws.last, drawn.tokens)
+        rows, last = self._slots.rows[: inputs.shape.rows], forwarded.draws.last
+        if settle is not None:
+            assert last is not None, "the step has no drafts"
+            # By a number that only the device knows.
+            settle(self._step_ops.settled_tokens(rows, self._slots.sequences.drafts, last, drawn.tokens))
+        if last is not None and self.accepts_drafts:
+            self._slots.accept_drafts(rows, last, drawn.tokens)
         # The last allocation that may fail.
         embeddings = self._embeddings(inputs, forwarded.hidden) if pools else {}
         self._slots.record_drawn(inputs.rows, inputs.words)
@@ -296,13 +301,15 @@ class DeviceRunner:
         self, capture: Capture, tensors: StepTensors, shape: StepShape, outputs: SharedOutputs, *, adapted: bool
     ) -> ReplayedStep:
         """Capture a step of `shape` over `tensors`, sampled by the slots' columns alone."""
-        states = self._device_states(tensors, shape)
-        hidden = outputs.hidden(shape.tokens)
-        forward = capture(
-            lambda: outputs.keep(self._forward(tensors, shape, states=states, into=hidden, adapted=adapted))
-        )
+        states = self._device_states(tensors, shape, shape.tokens if shape.draws_each else 0)
+        # A draw for each token: there is one token for each row, or drafts follow the others.
+        into = outputs.hidden(shape.tokens), outputs.logits(shape.tokens)
+        forward = capture(lambda: self._forward(tensors, shape, states=states, into=into, adapted=adapted))
         forwarded = forward()
-        return ReplayedStep(forward, capture(lambda: self._draw(forwarded, shape, NO_NEEDS)))
+        draw = capture(lambda: self._draw(forwarded, shape, NO_NEEDS))
+        if states is None or not states.drafted_tokens:
+            return ReplayedStep(forward, draw)
+        return ReplayedStep(forward, draw, captured_settling(capture, self._model, states))
 
     def _masks(self, inputs: StepInputs) -> DrawMasks:
         return grammar_masks(inputs.rows, inputs.draw_starts, self._vocab_size, self._device)
@@ -320,12 +327,10 @@ class DeviceRunner:
         rows, memory = self._slots.rows[: shape.rows], self._states.memory
         return DeviceStates(memory, rows, tensors.token_rows, self._slots.saves, drafted_tokens)
 
-    def _settle(self, states: DeviceStates, draws: Draws, drawn: Drawn) -> None:
-        """Advance the states of rows with drafts by the accepted ones, whose number only the device knows."""
-        assert draws.last is not None, "the step has no drafts"
-        drafts = self._slots.sequences.drafts
-        settled = self._step_ops.settled_tokens(states.rows, drafts, draws.last, drawn.tokens)
-        self._model.settle_on_device(states, settled)
+    def _settle(self, states: DeviceStates, tokens: Tensor) -> None:
+        """Advance the states of rows with drafts in the step that was launched last: see `ReplayedStep`."""
+        self._model.settle_on_device(states, tokens)
+        self._model.release_drafts()
 
     def _forward(
         self,
@@ -333,24 +338,21 @@ class DeviceRunner:
         shape: StepShape,
         draws: Draws | None = None,
         states: DeviceStates | None = None,
-        into: CheckedRows | None = None,
+        into: tuple[CheckedRows, Tensor] | None = None,
         *,
         adapted: bool = False,
     ) -> Forwarded:
         """Launch the model on the rows that are loaded; samples after each row or, with `draws`, after drafts too. The
-        launches depend on `shape` and `adapted` only. `into`: memory for the hidden states; None: memory of their own.
-        `adapted`: whether rows may have adapters."""
+        launches depend on `shape` and `adapted` only. `into`: memory for the hidden states and the logits; None: memory
+        of their own. `adapted`: whether rows may have adapters."""
         plan, *window_plans = self._attention_plans(tensors, shape)
         adapters = self._step_adapters(tensors, shape) if adapted else None
-        into = into or self._hidden_states(shape.tokens)
-        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters, into=into)
+        checked, logits = into or (hidden_states(self._model, shape.tokens), None)
+        hidden = self._model.forward(tensors.token_ids, plan, self._kv, states, window_plans, adapters, into=checked)
         if draws is None:
-            draws = Draws.after_tokens(tensors) if shape.tokens_each > 1 else Draws.after_rows(tensors)
-        finite = FiniteTokens(into.finite, tensors.query_starts, draws.rows)
-        return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden)))
-
-    def _hidden_states(self, tokens: int) -> CheckedRows:
-        return CheckedRows.empty(tokens, self._model.config.hidden_size, self._ops.dtype, self._device)
+            draws = Draws.after_tokens(tensors) if shape.draws_each else Draws.after_rows(tensors, shape)
+        finite = FiniteTokens(checked.finite, tensors.query_starts, draws.rows)
+        return Forwarded(draws, hidden, finite, self._model.logits(draws.hidden_of(hidden), into=logits))
 
     def _step_adapters(self, tensors: StepTensors, shape: StepShape) -> StepAdapters:
         rows, adapters = self._slots.rows[: shape.rows], self._slots.adapters
@@ -395,11 +397,3 @@ class DeviceRunner:
                 logits = self._model.logits(hidden[first + start : first + start + len(tokens)])
                 pieces.append(PromptScores(index, top, on_host(measure(self._ops, logits, tokens, top))))
         return pieces
-
-
-def _counted(launches: LaunchStats, inputs: StepInputs) -> LaunchStats:
-    if inputs.key is not None:
-        return replace(launches, replayed_total=launches.replayed_total + 1)
-    if inputs.shape.decode_rows == inputs.shape.rows:
-        return replace(launches, decode_total=launches.decode_total + 1)
-    return replace(launches, prefill_total=launches.prefill_total + 1)

@@ -16,7 +16,7 @@ from engine.execution.logprobs import Scores
 from engine.execution.slots import uses_counts
 from engine.scheduling.plan import ScheduledRow
 from kernels.ops import FiniteTokens, LogitEdits, Ops, SlotSampling
-from kernels.step import Sequences, StepOps
+from kernels.step import DrawnPlaces, Sequences, StepOps
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,16 @@ class DeviceSampler:
         masks: DrawMasks | None = None,
         hidden: FiniteTokens | None = None,
     ) -> Drawn:
-        """Sample from logits float32 [D, V], which are overwritten. `lines`: encoded rows int32 [R, 8]. `hidden`: which
-        hidden states of the rows are finite.
+        """Sample from logits [D, V], which are overwritten. `lines`: encoded rows int32 [R, 8]. `hidden`: which hidden
+        states of the rows are finite.
 
-        Log-probabilities are the model's own: before grammars, penalties, biases, temperature and thresholds.
+        Log-probabilities are the model's own: before grammars, penalties, biases, temperature and thresholds. What is
+        added to logits is added in float32.
         """
         asking = on_device(needs.logprobs, torch.int64, logits.device) if needs.logprobs else None
         raw = None if asking is None else logits[asking]
+        if needs.penalties or needs.additions:
+            logits = logits.float()
         if masks is not None and masks.masked:
             self._step_ops.mask_rows(logits, masks.draws, masks.bits)
         columns, row_slots = self._slots.columns, draws.row_slots
@@ -106,8 +109,8 @@ class DeviceSampler:
             uses_thresholds=needs.thresholds,
             uses_penalties=needs.penalties,
             hidden=hidden,
+            places=DrawnPlaces(lines, self._slots.sequences.tokens, draws.rows, draws.last),
         )
-        self._step_ops.store_drawn(lines, draws.to_rows(tokens), self._slots.sequences.tokens)
         if raw is None:
             return Drawn(tokens, sound, finite)
         return Drawn(tokens, sound, finite, measure(self._ops, raw, tokens[asking], max(needs.tops)))

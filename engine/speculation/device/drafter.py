@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from engine.execution.device.graphs import (
     GraphKey,
     GraphSizes,
     draft_model_sizes,
-    row_sizes,
+    most_lines,
 )
 from engine.execution.device.inputs import encoded, padding_rows, replayed_shape
 from engine.execution.device.logprobs import to_host
@@ -77,7 +78,7 @@ class DeviceDrafter:
         self._model, self._ops, self._step_ops, self._head = model, model.ops, step_ops, head
         self._device = model.ops.device
         self._new_fence = fences_of(self._device)
-        most_rows = max(num_slots, row_sizes(num_slots)[-1])
+        most_rows = max(num_slots, most_lines(num_slots))
         with torch.inference_mode():
             self._kv = model.allocate_kv(num_blocks + num_slots)
             self._slots = DeviceSlots(
@@ -91,7 +92,7 @@ class DeviceDrafter:
             )
         self._sampler = DeviceSampler(model.ops, step_ops, self._slots)
         self.graph_sizes = draft_model_sizes(num_slots, SHARED_CONTEXTS * num_blocks * BLOCK_TOKENS, max_positions)
-        self._lines = torch.zeros((self.graph_sizes.rows[-1], ROW_WORDS), dtype=torch.int32, device=self._device)
+        self._lines = torch.zeros((most_lines(num_slots), ROW_WORDS), dtype=torch.int32, device=self._device)
         """The encoded rows of the step that is replayed."""
         self._captured = NO_GRAPHS
         self._graphs: dict[GraphKey, _ReplayedStep] = {}
@@ -107,18 +108,16 @@ class DeviceDrafter:
         """Capture the steps of these sizes; None: of all of few rows. Called between plans. If it fails, no step is
         replayed."""
         sizes = sizes or self.graph_sizes
-        largest = sizes.keys[0]
-        tensors = StepTensors.empty(largest.rows, largest.rows * largest.tokens_each, self._device)
+        tokens, lines_of_all = (max(map(attrgetter(size), sizes.keys)) for size in ("tokens", "lines"))
+        tensors = StepTensors.empty(lines_of_all, tokens, self._device)
         graphs: dict[GraphKey, _ReplayedStep] = {}
-        logits: Tensor | None = None
+        # Every graph leaves its logits in the first rows: see `outputs.SharedOutputs`.
+        logits = self._empty_logits(lines_of_all)
         for key in sizes.keys:
-            lines, shape = self._lines[: key.rows], replayed_shape(key, sizes)
+            lines, shape = self._lines[: key.lines], replayed_shape(key, sizes)
             lines.copy_(torch.from_numpy(encoded(padding_rows(key))))
             own = tensors.first(shape.rows, shape.tokens)
-            if logits is None:
-                # Every graph leaves its logits in the first rows: see `outputs.SharedOutputs`.
-                logits = torch.empty_like(self._forward(lines, own, shape))
-            graphs[key] = self._capture(capture, lines, own, shape, logits[: key.rows])
+            graphs[key] = self._capture(capture, lines, own, shape, logits[: key.lines])
         self._graphs, self._captured = graphs, sizes
 
     @torch.inference_mode()
@@ -168,7 +167,7 @@ class DeviceDrafter:
                 return
         else:
             tensors = StepTensors.empty(shape.rows, shape.tokens, self._device)
-            logits, draws = self._forward(lines, tensors, shape), Draws.after_rows(tensors)
+            logits, draws = self._forward(lines, tensors, shape), Draws.after_rows(tensors, shape)
         if counts is None:
             self._sampler.draw(lines, logits, draws, step.needs)
             return
@@ -201,18 +200,22 @@ class DeviceDrafter:
     ) -> _ReplayedStep:
         """Capture a step of `shape` over `tensors`, which leaves its logits in `logits`, sampled by the slots' columns
         alone."""
-        draws = Draws.after_rows(tensors)
-        forward = capture(lambda: logits.copy_(self._forward(lines, tensors, shape)))
+        draws = Draws.after_rows(tensors, shape)
+        forward = capture(lambda: self._forward(lines, tensors, shape, logits))
         return _ReplayedStep(forward, draws, capture(lambda: self._sampler.draw(lines, logits, draws, NO_NEEDS)))
 
-    def _forward(self, lines: Tensor, tensors: StepTensors, shape: StepShape) -> Tensor:
+    def _empty_logits(self, rows: int) -> Tensor:
+        vocab_size = self._model.config.vocab_size
+        return torch.empty((rows, vocab_size), dtype=self._head.logits_dtype, device=self._device)
+
+    def _forward(self, lines: Tensor, tensors: StepTensors, shape: StepShape, into: Tensor | None = None) -> Tensor:
         """Launch the model on encoded rows int32 [R, 8]: logits [R, V] after each. The launches depend on `shape`
-        only."""
+        only. `into`: the memory of the logits; None: memory of their own."""
         sequences = self._slots.sequences
         self._step_ops.derive(lines, sequences, tensors, shape)
         plan = self._step_ops.plan_attention(tensors, sequences.block_tables, shape)
         hidden = self._model.forward(tensors.token_ids, plan, self._kv)
-        return self._head.logits(Draws.after_rows(tensors).hidden_of(hidden))
+        return self._head.logits(Draws.after_rows(tensors, shape).hidden_of(hidden), into=into)
 
 
 def _up_to_end(request: Request, drafts: list[int]) -> list[int]:

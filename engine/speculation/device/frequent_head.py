@@ -18,8 +18,11 @@ from kernels.ops import Linear
 class DeviceHead(Protocol):
     """Logits of drafts from the draft model's hidden states."""
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """float32 [R, V] from [R, H]."""
+    @property
+    def logits_dtype(self) -> torch.dtype: ...
+
+    def logits(self, hidden: Tensor, *, into: Tensor | None = None) -> Tensor:
+        """[R, V] from [R, H]. `into`: the memory of the result, in `logits_dtype`."""
         ...
 
 
@@ -30,10 +33,15 @@ class FrequentDeviceHead:
     def __init__(self, model: Transformer, rows: Linear, token_ids: Tensor) -> None:
         self._model, self._rows, self._token_ids = model, rows, token_ids
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        frequent = self._model.logits(hidden, self._rows)
-        logits = frequent.new_full((len(hidden), self._model.config.vocab_size), -math.inf)
-        return logits.index_copy_(1, self._token_ids, frequent)
+    @property
+    def logits_dtype(self) -> torch.dtype:
+        return self._model.logits_dtype
+
+    def logits(self, hidden: Tensor, *, into: Tensor | None = None) -> Tensor:
+        frequent = self._model.logits(hidden, self._rows).to(self.logits_dtype)
+        if into is None:
+            into = frequent.new_empty((len(hidden), self._model.config.vocab_size))
+        return into.fill_(-math.inf).index_copy_(1, self._token_ids, frequent)
 
 
 @torch.inference_mode()

@@ -8,6 +8,8 @@ import torch
 
 from kernels import reference
 from kernels.ops import FiniteTokens, SamplingColumns
+from kernels.reference_step import store_drawn
+from kernels.step import DrawnPlaces, Row
 from kernels.triton.bitmask import mask_rows
 from kernels.triton.sampling import sample, sample_slots
 from tests.support.kernel_tensors import DEVICE, DTYPES
@@ -178,3 +180,43 @@ def _draw_plainly(logits: torch.Tensor, columns: SamplingColumns, slots: list[in
     positions = torch.arange(len(slots), device=DEVICE)
     ids, finite, _ = sample_slots(logits, columns, row_slots, positions, uses_thresholds=False, uses_penalties=False)
     return ids.tolist(), finite.tolist()
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("checked", [False, True])
+def test_what_is_drawn_is_stored_for_rows_that_draw_where_there_is_room(drafts: bool, checked: bool) -> None:
+    """Not for one that does not draw, for padding, nor past the end; with a draw after each draft, the last one."""
+    slots, length, vocab_size = 6, 160, 2500
+    lines = [
+        Row(3, 40, 1, 0, 1, 0),
+        Row(0, 3, 4, 3, 0, 1),
+        Row(-1, 0, 1, 0, 1, 5),
+        Row(4, 159, 1, 0, 1, 6),
+        Row(2, 0, 9, 0, 1, 7),
+    ]
+    counts = [1 + line.drafts if drafts else 1 for line in lines]
+    owners = [row for row, count in enumerate(counts) for _ in range(count)]
+    rows = torch.tensor(owners, dtype=torch.int32, device=DEVICE) if drafts else None
+    last = torch.tensor([*itertools.accumulate(counts)], device=DEVICE) - 1 if drafts else None
+    words = torch.tensor([[*line] for line in lines], dtype=torch.int32, device=DEVICE)
+    logits, positions = random_logits(len(owners), vocab_size), torch.arange(len(owners), device=DEVICE)
+    hidden = None
+    if checked:
+        flags = torch.ones(len(lines), dtype=torch.int8, device=DEVICE)
+        hidden = FiniteTokens(flags, torch.arange(len(lines) + 1, dtype=torch.int32, device=DEVICE), rows)
+    tokens, expected = (torch.full((slots, length), -1, dtype=torch.int32, device=DEVICE) for _ in range(2))
+    uses = {"uses_thresholds": False, "uses_penalties": False}
+    drawn = sample_slots(
+        logits,
+        slot_columns(1, vocab_size),
+        torch.zeros(len(owners), dtype=torch.int32, device=DEVICE),
+        positions,
+        **uses,
+        hidden=hidden,
+        places=DrawnPlaces(words, tokens, rows, last),
+    )
+    on_host = None if last is None else last.cpu()
+    on_cpu = expected.cpu()
+    store_drawn(DrawnPlaces(words.cpu(), on_cpu, None if rows is None else rows.cpu(), on_host), drawn.ids.cpu())
+    assert torch.equal(tokens.cpu(), on_cpu)
+    assert (tokens >= 0).nonzero().tolist() == [[2, 9], [3, 41]]

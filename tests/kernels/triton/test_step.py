@@ -59,6 +59,12 @@ ROWS = {
     "drafts": laid_out((3, 40, 3, 2, 1), (1, 15, 5, 4, 1), (0, 7, 3, 2, 0)),
     "mixed": laid_out((2, 31, 1, 0, 1), (1, 12, 148, 0, 1), (0, 0, 17, 0, 0)),
     "filled": laid_out((2, 31, 2, 1, 1), (-1, 0, 2, 0, 0), (-1, 0, 2, 0, 0)),
+    "padding without tokens": [
+        Row(2, 31, 2, 1, 1, 0),
+        Row(-1, 0, 2, 0, 0, 2),
+        Row(-1, 0, 0, 0, 0, 4),
+        Row(-1, 0, 0, 0, 0, 4),
+    ],
     "one long row": laid_out((4, 0, 160, 0, 1)),
 }
 
@@ -75,24 +81,6 @@ def test_derived_tensors(rows: list[Row]) -> None:
         assert torch.equal(getattr(derived, field.name).cpu(), getattr(expected, field.name)), field.name
 
 
-def test_rows_of_equal_length_begin_before_their_start_and_store_nothing_there() -> None:
-    rows = [Row(2, 31, 2, 1, 0, 0), Row(0, 7, 4, 3, 0, 4), Row(3, 9, 1, 0, 1, 8), Row(-1, 0, 4, 0, 0, 12)]
-    slots = sequences(torch.Generator().manual_seed(5))
-    on_host = Sequences(slots.tokens.cpu(), slots.block_tables.cpu(), slots.drafts.cpu())
-    derived, expected = (StepTensors.empty(4, 16, device) for device in (DEVICE, torch.device("cpu")))
-    reference_step.derive(table(rows).cpu(), on_host, expected, tokens_each=4)
-    step.derive(table(rows), slots, derived, 4, tokens_each=4)
-    for field in fields(StepTensors):
-        assert torch.equal(getattr(derived, field.name).cpu(), getattr(expected, field.name)), field.name
-    assert derived.query_starts.tolist() == [0, 4, 8, 12, 16]
-    assert derived.context_lens.tolist() == [33, 11, 10, 0]
-    assert derived.positions.tolist() == [29, 30, 31, 32, 7, 8, 9, 10, 6, 7, 8, 9, 0, 0, 0, 0]
-    assert [place < 0 for place in derived.slot_mapping.tolist()] == [True] * 2 + [False] * 6 + [True] * 3 + [False] + [
-        True
-    ] * 4
-    assert derived.token_ids.tolist()[:4] == [*slots.tokens[2, 29:32].tolist(), int(slots.drafts[2, 0])]
-
-
 def test_a_verified_row_takes_its_first_token_from_its_sequence_and_the_rest_from_its_drafts() -> None:
     slots = sequences(torch.Generator().manual_seed(2))
     derived = StepTensors.empty(1, 4, DEVICE)
@@ -107,20 +95,6 @@ def test_filling_rows_have_no_context_and_write_nowhere() -> None:
     assert derived.slot_mapping.tolist() == [-1, -1]
     assert derived.context_lens.tolist() == [0, 0]
     assert derived.query_starts.tolist() == [0, 1, 2]
-
-
-def test_what_was_drawn_is_kept_for_rows_that_draw_where_there_is_room() -> None:
-    rows = laid_out((3, 40, 1, 0, 1), (0, 3, 4, 0, 0), (-1, 0, 1, 0, 1), (4, 159, 1, 0, 1), (2, 0, 9, 0, 1))
-    rows += [Row(1, 20 + index, 1, 0, 1, 0) for index in range(40)]
-    tokens = sequences(torch.Generator().manual_seed(3)).tokens
-    drawn = torch.arange(1000, 1000 + len(rows), dtype=torch.int64, device=DEVICE)
-    expected = tokens.cpu().clone()
-    reference_step.store_drawn(table(rows).cpu(), drawn.cpu(), expected)
-    before = tokens.clone()
-    step.store_drawn(table(rows), drawn, tokens)
-    assert torch.equal(tokens.cpu(), expected)
-    assert (tokens[3, 41], tokens[2, 9]) == (1000, 1004)
-    assert int((tokens != before).sum()) == 42  # neither the one that does not draw, nor filling, nor past the end
 
 
 def test_drafts_are_settled_up_to_the_first_that_is_not_drawn() -> None:

@@ -86,6 +86,7 @@ REFERENCE_GRAPHS = runners(ReferenceStepOps, graphs=True)
 DRAFT_GRAPHS = runners(ReferenceStepOps, graphs=True, drafts=True)
 TRITON = runners(TritonStepOps)
 TRITON_GRAPHS = runners(TritonStepOps, graphs=True)
+TRITON_DRAFT_GRAPHS = runners(TritonStepOps, graphs=True, drafts=True)
 
 
 def _place_on_gpu(

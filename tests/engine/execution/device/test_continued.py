@@ -13,7 +13,8 @@ from engine.execution.device.inputs import StepInputs, arrange, continued
 from engine.execution.device.slots import DeviceSlots
 from engine.scheduling.plan import ScheduledRow
 from kernels.layout import BLOCK_TOKENS
-from kernels.reference_step import ReferenceStepOps
+from kernels.reference_step import ReferenceStepOps, store_drawn
+from kernels.step import DrawnPlaces
 from tests.engine.execution.device.harness import running_request
 
 CPU = torch.device("cpu")
@@ -104,7 +105,7 @@ class Pair:
         for slots in (self.plain, self.short):
             lines = slots.rows[: len(inputs.words)]
             drawn = torch.full((len(lines),), token)
-            slots._ops.store_drawn(lines, drawn, slots.sequences.tokens)
+            store_drawn(DrawnPlaces(lines, slots.sequences.tokens), drawn)
             slots.record_drawn(inputs.rows, inputs.words)
         assert torch.equal(self.plain._arena.words, self.short._arena.words)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.models.transformer import Transformer
+from engine.runtime.step_loop import DeviceClock, StepLoop
+from engine.runtime.watchdog import Watchdog
 from engine.speculation import FixedDepth, Speculator
 from tests.engine.execution.device.harness import (
     DRAFT_GRAPHS,
@@ -14,6 +16,7 @@ from tests.engine.execution.device.harness import (
     ON_GPU,
     REFERENCE,
     TRITON,
+    TRITON_DRAFT_GRAPHS,
     load_reference,
     load_triton,
 )
@@ -54,7 +57,7 @@ def test_text_equals_the_cpus(tiny_folders: dict[str, Path], make_runner: MakeRu
 
 
 def test_steps_with_drafts_are_replayed(tiny_folders: dict[str, Path]) -> None:
-    """Rows with fewer drafts than others, or none, among them; each has tokens before it that fill it up."""
+    """Rows with fewer drafts than others, or none, among them; padding takes the tokens that they leave."""
 
     def fill(harness: Harness) -> None:
         for index in range(5):
@@ -114,6 +117,36 @@ def test_steps_that_follow_drafts_in_flight_draw_the_same(
     assert_same(harness.results, expected)
 
 
+def test_the_step_loop_is_ahead_of_steps_that_no_drafts_follow(tiny_folders: dict[str, Path]) -> None:
+    """Prompts in chunks and drafts, which need the host to know a request's tokens; the text is that without drafts."""
+
+    def fill(harness: Harness) -> None:
+        for index in range(4):
+            harness.add(
+                prompt(90 + index, seed=index), SEEDED if index % 2 else GREEDY, max_tokens=20 + index, seed=index
+            )
+
+    folder = tiny_folders["llama"]
+    alone = Harness(load_tiny(folder))
+    fill(alone)
+    expected = dict(alone.run())
+    harness = Harness(model_of(folder), make_runner=REFERENCE, step_tokens=16, chunk_tokens=16, max_running=1)
+    fill(harness)
+    scheduler = harness.scheduler
+    speculator = Speculator([proposer_of("nearly an oracle", expected)], FixedDepth(4))
+    steps = StepLoop(scheduler, harness.runner, DeviceClock(), Watchdog(60.0, lambda: None), speculator)
+    ahead = 0
+    while steps.has_work:
+        for delta in steps.step():
+            harness.results[delta.request_id].tokens += delta.token_ids
+            harness.results[delta.request_id].deltas.append(delta)
+        ahead += scheduler.in_flight
+        scheduler.check()
+    assert_same(harness.results, expected)
+    assert ahead > 4 * (90 // 16 - 1)
+    assert sum(usage_of(generated).accepted_draft_tokens for generated in harness.results.values()) > 10
+
+
 def _follow_drafts(harness: Harness, speculator: Speculator) -> int:
     """Run to the end with as many steps on drafts in flight as there can be; returns their number."""
     followed = 0
@@ -133,7 +166,7 @@ def _fill(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen3", "deepseek_v2"])
-@pytest.mark.parametrize("make_runner", [TRITON, ON_GPU])
+@pytest.mark.parametrize("make_runner", [TRITON, TRITON_DRAFT_GRAPHS, ON_GPU])
 def test_tritons_kernels_verify_drafts(tmp_path: Path, make_runner: MakeRunner, family: TinyFamily) -> None:
     folder = make_checkpoint(tmp_path / "model", family, num_hidden_layers=1)
     alone = Harness(load_tiny(folder), max_running=3)

@@ -75,21 +75,34 @@ def drafted(start: int, drafts: int) -> ScheduledRow:
     return ScheduledRow(running_request([5] * (start + 1), start, [0]), start, 1 + drafts, True, (7,) * drafts)
 
 
-def test_rows_with_fewer_drafts_are_filled_up_from_before_their_start() -> None:
+def test_padding_takes_the_tokens_that_rows_with_fewer_drafts_leave() -> None:
     inputs = arrange([drafted(9, 0), drafted(20, 2), drafted(30, 3)], SIZES)
     assert inputs.key == GraphKey(4, 4)
-    assert [(line.start, line.tokens, line.drafts, line.first) for line in inputs.lines] == [
-        (9, 1, 0, 0),
-        (20, 3, 2, 4),
-        (30, 4, 3, 8),
-        (0, 4, 0, 12),
+    assert [(line.slot >= 0, line.start, line.tokens, line.drafts, line.first) for line in inputs.lines] == [
+        (True, 9, 1, 0, 0),
+        (True, 20, 3, 2, 1),
+        (True, 30, 4, 3, 4),
+        (False, 0, 4, 0, 8),
+        (False, 0, 4, 0, 12),
+        *[(False, 0, 0, 0, 16)] * 3,
     ]
-    assert (inputs.draw_starts, inputs.ends) == ([3, 5, 8], [3, 7, 11])
+    assert (inputs.draw_starts, inputs.ends) == ([0, 1, 4], [0, 3, 7])
+    assert inputs.shape == replayed_shape(GraphKey(4, 4), SIZES)
 
 
-def test_a_row_with_nothing_before_it_is_not_replayed_with_drafts() -> None:
-    assert arrange([drafted(2, 0), drafted(20, 2)], SIZES).key is None
-    assert arrange([drafted(3, 0), drafted(20, 2)], SIZES).key == GraphKey(2, 4)
+@pytest.mark.parametrize("key", [GraphKey(rows, tokens) for rows in (1, 4, 32) for tokens in (2, 3, 9)])
+def test_there_is_padding_for_all_that_rows_can_leave(key: GraphKey) -> None:
+    """Of one token each in all rows, or in one row alone, to all tokens in all of them."""
+    for rows in (1, key.rows):
+        for tokens in range(rows, rows * key.tokens_each + 1):
+            padding = padding_rows(key, rows, tokens)
+            assert rows + len(padding) == key.lines
+            assert tokens + sum(row.tokens for row in padding) == key.tokens
+            assert max(row.tokens for row in padding) <= key.tokens_each
+
+
+def test_a_row_with_nothing_before_it_is_replayed_with_drafts() -> None:
+    assert arrange([drafted(0, 2), drafted(20, 0)], SIZES).key == GraphKey(2, 4)
 
 
 def test_a_step_with_drafts_is_no_start_of_the_short_way() -> None:
@@ -109,8 +122,8 @@ def test_drafts_have_graphs_of_few_rows() -> None:
 
 
 def test_filling_lies_row_after_row() -> None:
-    assert [row.first for row in padding_rows(GraphKey(3, 4))] == [0, 4, 8]
-    assert {row.tokens for row in padding_rows(GraphKey(3, 4))} == {4}
+    padding = padding_rows(GraphKey(3, 4))
+    assert [(row.first, row.tokens) for row in padding] == [(0, 4), (4, 4), (8, 4), (12, 0), (12, 0), (12, 0)]
 
 
 def test_saves_of_states_lie_row_after_row() -> None:

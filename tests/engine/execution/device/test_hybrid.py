@@ -6,17 +6,20 @@ from pathlib import Path
 import pytest
 
 from engine.execution.device.runner import DeviceRunner
+from engine.grammar.allowed import AllowedTokens
 from engine.memory.state_pool import StateUse
 from engine.models.transformer import Transformer
 from engine.request import SamplingParams
 from engine.scheduling.plan import StepPlan
 from engine.speculation import FixedDepth, Speculator
 from tests.engine.execution.device.harness import (
+    DRAFT_GRAPHS,
     NEEDS_GPU,
     ON_GPU,
     REFERENCE,
     REFERENCE_GRAPHS,
     TRITON,
+    TRITON_DRAFT_GRAPHS,
     TRITON_GRAPHS,
     load_reference,
     load_triton,
@@ -53,16 +56,44 @@ def test_text_equals_the_cpus(tiny_folders: dict[str, Path], make_runner: MakeRu
 @pytest.mark.parametrize(
     ("kind", "toggle"), [*(("toggled oracle", toggle) for toggle in TOGGLES), ("adversary", "chunked")]
 )
-def test_drafts_change_no_text(tiny_folders: dict[str, Path], kind: str, toggle: str) -> None:
+@pytest.mark.parametrize("make_runner", [REFERENCE_GRAPHS, DRAFT_GRAPHS], ids=["launched", "graphs"])
+def test_drafts_change_no_text(tiny_folders: dict[str, Path], make_runner: MakeRunner, kind: str, toggle: str) -> None:
     folder = tiny_folders["qwen3_5"]
     expected = without(folder)
     speculator = Speculator([proposer_of(kind, expected)], FixedDepth(5))
-    harness = Harness(model_of(folder), make_runner=REFERENCE_GRAPHS, speculator=speculator, **TOGGLES[toggle])  # type: ignore[arg-type]
+    harness = Harness(model_of(folder), make_runner=make_runner, speculator=speculator, **TOGGLES[toggle])  # type: ignore[arg-type]
     mixed(harness)
     given = dict(harness.run(preempt_every=3 if toggle == "preempted" else None))
     assert_same(given, expected)
     accepted = sum(usage_of(generated).accepted_draft_tokens for generated in given.values())
     assert (accepted > 30) == (kind != "adversary")
+
+
+@pytest.mark.parametrize("saved_states", [40, 0])
+def test_steps_with_drafts_are_replayed(tiny_folders: dict[str, Path], saved_states: int) -> None:
+    """Those that save states on the way, too, and those with a grammar, whose draws follow later."""
+    folder = tiny_folders["qwen3_5"]
+
+    def run(harness: Harness) -> Harness:
+        for index in range(5):
+            request = harness.add(prompt(14 + index, seed=index), SEEDED, max_tokens=24 + index, seed=index)
+            if index % 2:
+                request.matcher = AllowedTokens(tuple(range(3, 50)), model_of(folder).config.vocab_size)
+        harness.run()
+        return harness
+
+    expected = run(Harness(load_tiny(folder), max_running=3)).results
+    answers = {name: generated.tokens for name, generated in expected.items()}
+    speculator = Speculator([Coin(Oracle(answers, wrong_every=4))], FixedDepth(4))
+    drafting = Harness(
+        model_of(folder), max_running=3, make_runner=DRAFT_GRAPHS, speculator=speculator, saved_states=saved_states
+    )
+    assert_same(run(drafting).results, expected)
+    assert sum(usage_of(generated).accepted_draft_tokens for generated in drafting.results.values()) > 20
+    launches = drafting.runner.launches
+    assert launches is not None
+    assert launches.decode_total == 0
+    assert launches.replayed_total > 15
 
 
 def tiny(root: Path, family: TinyFamily) -> Path:
@@ -97,7 +128,7 @@ def test_tritons_kernels_give_the_text_of_the_cpu(tmp_path: Path, family: TinyFa
     assert harness.scheduler.stats().preemptions_total > 0
 
 
-@pytest.mark.parametrize("make_runner", [TRITON, ON_GPU])
+@pytest.mark.parametrize("make_runner", [TRITON, TRITON_DRAFT_GRAPHS, ON_GPU])
 def test_tritons_kernels_settle_drafts(tmp_path: Path, make_runner: MakeRunner) -> None:
     folder = tiny(tmp_path, "qwen3_5")
     alone = Harness(load_tiny(folder), max_running=2)
@@ -108,6 +139,9 @@ def test_tritons_kernels_settle_drafts(tmp_path: Path, make_runner: MakeRunner) 
     harness = Harness(load_triton(folder), max_running=2, make_runner=make_runner, speculator=speculator)
     fill(harness)
     assert_same(dict(harness.run()), expected)
+    launches = harness.runner.launches
+    assert launches is not None
+    assert make_runner is TRITON or launches.decode_total == 0
     drafted = [usage_of(generated) for generated in harness.results.values()]
     assert 0 < sum(usage.accepted_draft_tokens for usage in drafted) < sum(usage.draft_tokens for usage in drafted)
 

@@ -9,8 +9,8 @@ from engine.execution.device.inputs import arrange
 from engine.execution.device.slots import DeviceSlots
 from engine.request import Request, SamplingParams
 from engine.scheduling.plan import ScheduledRow
-from kernels.reference_step import ReferenceStepOps
-from kernels.step import ROW_WORDS
+from kernels.reference_step import ReferenceStepOps, store_drawn
+from kernels.step import ROW_WORDS, DrawnPlaces
 from tests.engine.execution.device.harness import running_request
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ def step(slots: DeviceSlots, *rows: tuple[Request, int, int, bool], draw: int | 
     slots.load(inputs.rows, inputs.words)
     if draw is not None:
         lines = slots.rows[: len(rows)]
-        ReferenceStepOps().store_drawn(lines, torch.full((len(rows),), draw), slots.sequences.tokens)
+        store_drawn(DrawnPlaces(lines, slots.sequences.tokens), torch.full((len(rows),), draw))
         slots.record_drawn(inputs.rows, inputs.words)
 
 

@@ -14,6 +14,7 @@ from tests.engine.execution.device.harness import (
     REFERENCE,
     REFERENCE_GRAPHS,
     TRITON,
+    TRITON_DRAFT_GRAPHS,
     load_reference,
     load_triton,
 )
@@ -39,7 +40,7 @@ def groups_of(folder: Path) -> KVGroups:
 def grouped(folder: Path, make_runner: MakeRunner, **settings: object) -> Harness:
     groups = groups_of(folder)
     assert groups.windows[1:]
-    load = load_triton if make_runner is TRITON else load_reference
+    load = load_triton if make_runner in (TRITON, TRITON_DRAFT_GRAPHS) else load_reference
     return Harness(load(folder, groups), make_runner=make_runner, windows=groups.windows[1:], **settings)  # type: ignore[arg-type]
 
 
@@ -80,7 +81,7 @@ def test_text_after_a_prefix_hit(folder: Path) -> None:
 
 
 def test_text_with_drafts(folder: Path) -> None:
-    """Steps with drafts are not replayed: rows are not filled up with tokens whose windows have passed."""
+    """Steps with drafts are replayed; nothing of a row is computed before its start, whose windows have passed."""
     answers = {str(index): expected(folder, length, index % 2) for index, length in enumerate(LENGTHS)}
     speculator = Speculator([Oracle(answers, wrong_every=5)], FixedDepth(3))
     drafting = grouped(folder, DRAFT_GRAPHS, num_blocks=1000, max_running=4, speculator=speculator)
@@ -89,6 +90,10 @@ def test_text_with_drafts(folder: Path) -> None:
     results = drafting.run()
     assert {name: generated.tokens for name, generated in results.items()} == answers
     assert sum(usage_of(generated).accepted_draft_tokens for generated in results.values()) > 20
+    launches = drafting.runner.launches
+    assert launches is not None
+    assert launches.replayed_total > 12
+    assert launches.decode_total == 0
 
 
 def test_a_window_holds_its_blocks_and_no_more(folder: Path) -> None:
@@ -111,3 +116,20 @@ def test_tritons_kernels_read_each_groups_blocks(tmp_path: Path) -> None:
     alone = grouped(folder, TRITON, num_blocks=20, max_running=1)
     alone.add(prompt(40), max_tokens=3)
     assert alone.run()["0"].tokens == expected(folder, 40, 0)[:3]
+
+
+def test_tritons_kernels_verify_drafts_in_replays(tmp_path: Path) -> None:
+    """Of rows with some and with none, next to the padding that takes what they leave."""
+    layers = ["sliding_attention", "full_attention"]
+    folder = make_checkpoint(tmp_path / "model", "gemma3", num_hidden_layers=2, layer_types=layers)
+    answers = {str(index): expected(folder, 20 + index, index)[:6] for index in range(2)}
+    speculator = Speculator([Oracle(answers, wrong_every=3)], FixedDepth(2))
+    drafting = grouped(folder, TRITON_DRAFT_GRAPHS, num_blocks=30, max_running=2, speculator=speculator)
+    for index in range(2):
+        drafting.add(prompt(20 + index, seed=index), max_tokens=6 - 2 * index)
+    results = drafting.run()
+    assert [results[name].tokens for name in answers] == [answers["0"], answers["1"][:4]]
+    assert sum(usage_of(generated).accepted_draft_tokens for generated in results.values()) > 1
+    launches = drafting.runner.launches
+    assert launches is not None
+    assert (launches.decode_total, launches.replayed_total > 1) == (0, True)
