@@ -330,7 +330,7 @@ def _adapter_name(random: Random, tenant: str) -> str:
     return random.choice((name, name, name, f"{tenant}/{name}", f"{random.choice(OWNERS)}/{name}", "nothing"))
 
 
-UPON = ("", "", "Submit", "Compile", "Accepted", "Deltas", "Last", "Abort", "Aborted", "Pause", "Resume")
+UPON = ("", "Submit", "Compile", "Accepted", "Deltas", "Last", "Abort", "Abort", "Aborted", "Pause", "Pause", "Resume")
 AGAIN_UPON = ("", "Ready", "Submit", "Replay", "Replay", "Deltas", "Last", "Abort")
 
 
@@ -355,7 +355,12 @@ def _with_workers(random: Random, config: Config, actions: list[Action]) -> tupl
     for _ in range(random.choice((0, 1, 1, 2, 3))):
         at_ms = random.choice(calls).at_ms + random.choice((0, 5, 50, 300, 2_000)) + random.randrange(30)
         late_ms, gateway = random.choice((0, 0, 700, 4_000)), random.randrange(config.gateways)
-        asked.append(Fault(at_ms, "worker-dies", late_ms, gateway=gateway, upon=random.choice(UPON)))
+        upon = random.choice(UPON)
+        asked.append(Fault(at_ms, "worker-dies", late_ms, gateway=gateway, upon=upon))
+        if upon in ("Pause", "Resume"):
+            config = replace(config, window=1024, blocks=256, unread=16)
+        if random.random() < 0.7:
+            asked += _calls_that_meet(random, config, upon, at_ms, gateway)
         if random.random() < 0.3:
             upon = random.choice(AGAIN_UPON)
             asked.append(Fault(at_ms + random.randrange(900), "worker-dies", gateway=gateway, upon=upon))
@@ -365,6 +370,28 @@ def _with_workers(random: Random, config: Config, actions: list[Action]) -> tupl
             kind: FaultKind = random.choice(("worker-start-dies", "worker-start-fails"))
             asked.append(Fault(at_ms, kind, late_ms, gateway=gateway))
     return config, asked
+
+
+def _calls_that_meet(random: Random, config: Config, upon: str, at_ms: int, gateway: int) -> list[Action]:
+    """Calls of which a worker's end upon this message is the end, too."""
+    base = Call(at_ms, random.choice(("premium", "plain")), words=random.choice((1, 20)), gateway=gateway)
+    made: list[Call] = []
+    for number in range(random.choice((1, 2, 3))):
+        call = replace(base, at_ms=at_ms + random.randrange(200), variant=2 * number)
+        match upon:
+            case "Pause" | "Resume":
+                call = replace(call, words=1, max_tokens=900, pace=6_000, stop=random.choice((None, None, "a")))
+                stalls_ms, gone_after_ms = random.choice((1_000, 3_000, 40_000)), random.choice((None, 300, 2_000))
+                made.append(replace(call, stalls_ms=stalls_ms, gone_after_ms=gone_after_ms))
+            case "Abort" | "Aborted":
+                gone_after_ms = random.choice((random.randrange(60), random.randrange(900)))
+                made.append(replace(call, max_tokens=120, gone_after_ms=gone_after_ms, stop=random.choice((None, "a"))))
+            case "Compile":
+                gone_after_ms_ = random.choice((None, random.randrange(30)))
+                made.append(replace(call, max_tokens=20, grammar=True, gone_after_ms=gone_after_ms_))
+            case _:
+                made.append(replace(call, max_tokens=random.choice((20, 60)), n=random.choice((1, 1, 3))))
+    return list(made)
 
 
 def _fault(random: Random, config: Config) -> Fault:

@@ -1,5 +1,6 @@
 """Engines in processes of their own: the real supervisor, client, frames and server, over simulated processes."""
 
+import asyncio
 import socket
 import subprocess
 from collections import Counter, deque
@@ -27,7 +28,7 @@ from tests.whole.threads import Namespace
 from tests.whole.worker_process import SimulatedGrammars, WorkerProcess
 
 ARMED_S = 0.004
-"""A process is killed at once upon a message, or within this."""
+"""A process is killed at once upon a message, or mostly within this."""
 
 HowItStarts = Literal["", "dies", "fails"]
 
@@ -65,6 +66,9 @@ class WorkerHost:
         """Periods without a worker, as the client sees them."""
         self.seen: dict[str, Seen] = {}
         self.refused_replays = 0
+        self.is_present = False
+        self.early_submits = 0
+        """Submissions while no worker was there."""
         self.submits: Counter[str] = Counter()
         """By request id: how often the client has submitted it."""
         self._armed: deque[str] = deque()
@@ -113,16 +117,20 @@ class WorkerHost:
             if self._random.random() < 0.5:
                 process.kill()
             else:
-                self._loop.call_later(self._random.uniform(0, ARMED_S), process.kill)
+                self._loop.call_later(
+                    self._random.choice((ARMED_S, ARMED_S, 1.0)) * self._random.random(), process.kill
+                )
 
     def on_ended(self, process: WorkerProcess) -> None:
         if self.current is process:
             self.current = None
 
     def on_absent(self) -> None:
+        self.is_present = False
         self.absent_s.append((self._clock.elapsed_s, float("inf")))
 
     def on_present(self) -> None:
+        self.is_present = True
         if self.absent_s:
             self.absent_s[-1] = self.absent_s[-1][0], self._clock.elapsed_s
 
@@ -157,14 +165,15 @@ class SeenEngine(WorkerEngine):
 
         def counted(message: ToWorker) -> bool:
             if isinstance(message, Submit):
+                host.early_submits += not host.is_present
                 host.submits.update(each for one in message.submissions for each in one.request_ids)
             return send(message)
 
         self.requests._send = counted
 
     def on_ready(self, ready: Ready) -> None:
-        super().on_ready(ready)
         self.host.on_present()
+        super().on_ready(ready)
 
     def on_message(self, message: FromWorker) -> None:
         self.host.on_received(message)
@@ -228,7 +237,7 @@ class Workers:
         """All processes end, as their gateways have."""
         for process in self.processes:
             if process.task is not None:
-                await process.task
+                await asyncio.wait([process.task])
 
     def _pair(self) -> tuple[Socket, Socket]:
         here, there = sockets.pair(self._clock, self._random, self._config.worker_delay_us, self._config.worker_room)
