@@ -162,7 +162,7 @@ class Auditor:
     def _check_streams(self, gateway: Gateway) -> None:
         """Unread deltas are bounded, and a request without a reader is aborted soon."""
         now_s, read = self.world.clock.elapsed_s, set[str]()
-        for dispatcher in gateway.engine._dispatchers.values():
+        for dispatcher in gateway.engine._dispatchers._by_loop.values():
             read |= dispatcher._streams.keys()
             for streams in dispatcher._streams.values():
                 most = streams._most + self._unread_slack * len(streams._choices)

@@ -15,7 +15,7 @@ def left_in(gateway: Gateway) -> list[str]:
     services = gateway.services
     left += [
         f"{len(dispatcher._streams)} streams"
-        for dispatcher in gateway.engine._dispatchers.values()
+        for dispatcher in gateway.engine._dispatchers._by_loop.values()
         if dispatcher._streams
     ]
     counts = services.limiter.counts()

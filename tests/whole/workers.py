@@ -16,7 +16,7 @@ from unittest.mock import patch
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.runtime.loaded_model import LoadedModel
-from engine.workers import supervisor, worker_engine
+from engine.workers import client_models, supervisor
 from engine.workers.messages import Aborted, Deltas, FromWorker, Ready, Refused, Start, Submit, ToWorker
 from engine.workers.worker_engine import WorkerEngine
 from tests.whole import models, sockets
@@ -229,7 +229,7 @@ class Workers:
             patch.object(supervisor, "socket", Namespace(socket, {"socketpair": self._pair})),
             patch.object(supervisor, "subprocess", Namespace(subprocess, {"Popen": self._open})),
             patch.object(supervisor, "select", Namespace(supervisor.select, {"poll": sockets.Poll})),
-            patch.object(worker_engine, "open_checkpoint", _checkpoint),
+            patch.object(client_models, "open_checkpoint", _checkpoint),
         ):
             yield
 
