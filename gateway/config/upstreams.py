@@ -43,7 +43,15 @@ class StatedUpstream(BaseModel):
     @classmethod
     def _http(cls, url: str) -> str:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        if not (url.isascii() and url.isprintable()) or " " in url:
+            raise ValueError("has characters that no URL may have")
+        if (
+            parts.port == 0
+            or parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.query
+            or parts.fragment
+        ):
             raise ValueError("must be an http:// or https:// URL such as http://host:8000/v1")
         if parts.username is not None or parts.password is not None:
             raise ValueError("must have no user or password: set api_key")

@@ -75,7 +75,7 @@ class UpstreamConnection:
                 response = await self._client.get(f"{self._stated.url}/models")
         except (TimeoutError, httpx2.TimeoutException):
             raise timed_out(connecting=True) from None
-        except (httpx2.HTTPError, OSError):
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError):
             raise unreachable("no answer to a health check") from None
         try:
             return response.status_code, orjson.loads(response.content)
@@ -182,7 +182,7 @@ class UpstreamConnection:
                 raise timed_out(connecting=True) from None
             if isinstance(error, TimeoutError | httpx2.TimeoutException):
                 raise timed_out(connecting=False) from None
-            if isinstance(error, httpx2.HTTPError | OSError):
+            if isinstance(error, httpx2.HTTPError | httpx2.InvalidURL | OSError):
                 raise unreachable(type(error).__name__) from None
             raise
 

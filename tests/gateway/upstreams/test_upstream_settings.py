@@ -27,6 +27,8 @@ def big(**stated):
     ({"url": "ftp://host/v1"}, "http"),
     ({"url": "http://user:secret@host/v1"}, "api_key"),
     ({"url": "http://host/v1?key=secret"}, "http"),
+    ({"url": "http://ho st/v1"}, "characters"),
+    ({"url": "http://host:99999/v1"}, "[Pp]ort"),
     ({"api_key": "a", "api_key_env": "B"}, "exclude one another"),
     ({"max_concurrent": 0}, "greater than or equal"),
     ({"nonsense": 1}, "unknown key"),
