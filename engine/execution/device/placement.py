@@ -73,7 +73,7 @@ def measure_memory(
     rows will have drafts. `draft_steps`: of its draft model, counted in addition.
 
     Slots are included; those of adapters are taken already. A full decode step counts twice, as CUDA graphs have memory
-    of their own, and so do steps with drafts, which are run if there will be some: their kernels are compiled by then.
+    of their own. Steps with drafts are run if there will be some, so that their kernels are compiled by then.
 
     Raises:
         OutOfDeviceMemory: the steps do not fit.
@@ -93,7 +93,10 @@ def measure_memory(
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     with device_errors():
         other_bytes = _peak_bytes(device, run_other_steps)
-        step_bytes = max(with_steps(decode=False), other_bytes) + max(with_steps(decode=True), other_bytes)
+        graph_step_bytes = with_steps(decode=True)
+        if drafts and model.config.linear is not None:  # graphs keep the inputs of states that are settled later
+            graph_step_bytes = max(graph_step_bytes, other_bytes)
+        step_bytes = max(with_steps(decode=False), other_bytes) + graph_step_bytes
         graph_bytes = measure_graphs(_small_runner(model, step_ops, config, window, 1), device, drafts=drafts)
         if draft_steps is not None:
             step_bytes += sum(_peak_bytes(device, run) for run in draft_steps.largest)
@@ -131,12 +134,16 @@ def run_sampled_steps(model: Transformer, step_ops: StepOps, config: SchedulerCo
 
 def run_drafted_steps(model: Transformer, step_ops: StepOps, config: SchedulerConfig, window: int) -> None:
     """Run steps that launch every form of a kernel that steps with drafts have: with many drafts for each of many rows,
-    then with rows that follow these while they are in flight, and with one draft. Where none fit, do nothing."""
+    then with rows that follow these while they are in flight, and with one draft. Where none fit, do nothing.
+
+    No step has more draws than the largest one, or a row with drafts, so that little more memory is reserved for it.
+    """
     adapted, groups = model.adapters is not None, model.kv_groups
     most = min(MOST_DRAFTS, config.chunk_tokens - 1, config.step_tokens - 1, window - 2)
     if most < 1:
         return
-    rows = min(config.max_running, DRAFTED_ROWS, config.step_tokens // (1 + most))
+    draws = min(config.step_tokens, max(config.max_running, 1 + most))
+    rows = min(config.max_running, DRAFTED_ROWS, draws // (1 + most))
     many = drafted_step(rows, most, groups=groups, adapted=adapted)
     many.rows[0].request.matcher = AllowedTokens((0,), model.config.vocab_size)
     blocks = 1 + max(many.rows[0].request.block_table)

@@ -10,9 +10,11 @@ import torch
 
 from engine.config import SchedulerConfig
 from engine.errors import DeviceLost, OutOfDeviceMemory
+from engine.execution.device import placement
 from engine.execution.device.faults import device_errors
 from engine.execution.device.placement import largest_step, measure_graphs, place, run_largest_step
 from engine.execution.device.runner import DeviceRunner
+from engine.memory.kv_memory import DeviceMemory
 from engine.scheduling.plan import ScheduledRow, StepPlan
 from kernels.reference_step import ReferenceStepOps
 from tests.engine.execution.device.harness import Output, load_reference, rerun, running_request
@@ -83,6 +85,39 @@ def test_the_memory_of_graphs_is_that_of_a_second_one_times_their_number(
         assert measure_graphs(runner, model.ops.device, drafts=drafts) == sizes * (2 << 20), "a forward pass and a draw"
     monkeypatch.setattr("engine.execution.device.placement.CudaCapture", FailingCapture)
     assert measure_graphs(runner, model.ops.device, drafts=True) == 0
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_memory_is_that_of_the_largest_steps_and_of_graphs(
+    tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, drafts: bool
+) -> None:
+    """Each kind of step is run once, with drafts only where there will be some, and the larger ones count."""
+    peaks = {"prefill": 5 << 20, "decode": 2 << 20, "sampled": 1 << 20, "drafted": 7 << 20}
+    ran: list[str] = []
+
+    def step_of(name: str) -> Callable[..., None]:
+        return lambda *_, decode=None: ran.append(name if decode is None else ("decode" if decode else "prefill"))
+
+    monkeypatch.setattr(placement, "run_largest_step", step_of(""))
+    monkeypatch.setattr(placement, "run_sampled_steps", step_of("sampled"))
+    monkeypatch.setattr(placement, "run_drafted_steps", step_of("drafted"))
+    monkeypatch.setattr(placement, "measure_graphs", lambda *_, drafts: 9 << 20)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3 << 30, 4 << 30))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: ran.append("reset"))
+
+    def last_peak(device: torch.device) -> int:
+        return max(peaks[name] for name in ran[len(ran) - ran[::-1].index("reset") :])
+
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", last_peak)
+    model = load_reference(tiny_folders["llama"])
+    memory = placement.measure_memory(model, ReferenceStepOps(), CONFIG, 500, drafts=drafts)
+    assert sorted(name for name in ran if name != "reset") == sorted(
+        name for name in peaks if drafts or name != "drafted"
+    )
+    assert memory == DeviceMemory(4 << 30, 1 << 30, (9 if drafts else 7) << 20, 9 << 20)
 
 
 class FailingCapture:

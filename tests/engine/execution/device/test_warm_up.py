@@ -97,11 +97,13 @@ def test_service_launches_no_kernel_in_a_new_form(
 @pytest.mark.parametrize(
     ("config", "window", "shapes"),
     [
-        (CONFIG, 500, [(2, 16), (1, 1)]),
-        (CONFIG, 9, [(3, 7), (1, 1)]),
-        (SchedulerConfig(max_running=3, step_tokens=40, chunk_tokens=5), 500, [(3, 4), (1, 1)]),
+        (CONFIG, 500, [(1, 16), (1, 1)]),
+        (CONFIG, 9, [(1, 7), (1, 1)]),
+        (SchedulerConfig(max_running=3, step_tokens=40, chunk_tokens=5), 500, [(1, 4), (1, 1)]),
         (SchedulerConfig(max_running=3, step_tokens=40, chunk_tokens=1), 500, []),
-        (SchedulerConfig(max_running=64, step_tokens=4096, chunk_tokens=512), 500, [(32, 16), (1, 1)]),
+        (SchedulerConfig(max_running=64, step_tokens=4096, chunk_tokens=512), 500, [(3, 16), (1, 1)]),
+        (SchedulerConfig(max_running=256, step_tokens=2048, chunk_tokens=512), 500, [(15, 16), (1, 1)]),
+        (SchedulerConfig(max_running=256, step_tokens=2048, chunk_tokens=3), 500, [(32, 2), (1, 1)]),
     ],
 )
 def test_steps_with_drafts_have_as_many_as_fit(
