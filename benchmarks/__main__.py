@@ -45,7 +45,7 @@ ALL = (
         "premium",
         "overload",
     ),
-    *("serving", "speculation", "grammar", "worker_kills", "peers"),
+    *("serving", "speculation", "grammar", "engine_process", "worker_kills", "peers"),
 )
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {"peers": ("--quick",), "worker_kills": ("--cycles", "25")}
 """Arguments that differ from a benchmark's defaults: all passes with the peers take the better part of an hour."""

@@ -39,7 +39,7 @@ from tests.support.servers import free_port
 
 STREAMS = 128
 STREAM_TOKENS = 1_000
-OFFERED_STEPS_MS = (4.0, 2.0)
+OFFERED_STEPS_MS = (4.0, 2.0, 0.5)
 THROUGHPUT_S = 10.0
 CONCURRENCY = 32
 ROUNDS = 3

@@ -1,15 +1,20 @@
 """From token deltas on the engine thread to text deltas on an event loop: dispatch, and detokenising."""
 
 import asyncio
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 from engine.errors import AdapterUnavailable, EngineError, GrammarGaveUp
 from engine.request import Fault, FinishReason, SamplingParams, TextDelta, TokenDelta, Usage
 from engine.text.detokenizer import Detokenizer
+
+MAX_JOINED_TOKENS = 64
+"""Tokens up to which deltas of a request are joined."""
 
 
 class DeltaReceiver(Protocol):
@@ -22,11 +27,15 @@ class DeltaReceiver(Protocol):
 
 class OutputDispatcher:
     """Passes token deltas from the engine thread to the streams of one event loop, with one call into the loop for each
-    step."""
+    step, or for the steps that have passed since the loop has taken some in. Consecutive deltas of a request are then
+    joined before their text is computed, so that a loop that falls behind has less to do for a token."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)  # the owner's table of dispatchers is weak in the loop
         self._streams: dict[str, DeltaReceiver] = {}
+        self._lock = threading.Lock()
+        self._posted: list[list[TokenDelta]] = []
+        """Steps that the loop has not taken in. A call into the loop is on its way while there are some."""
 
     def register(self, request_id: str, streams: DeltaReceiver) -> None:
         """Route the deltas of a request to `streams`."""
@@ -39,7 +48,11 @@ class OutputDispatcher:
 
     def post(self, deltas: list[TokenDelta]) -> None:
         """Deliver the deltas of a step. Called on the engine thread."""
-        self.call(lambda: self._receive(deltas))
+        with self._lock:
+            self._posted.append(deltas)
+            is_first = len(self._posted) == 1
+        if is_first:
+            self.call(self._receive)
 
     def call(self, action: Callable[[], None]) -> None:
         """Run `action` on the event loop; no effect once the loop is closed. Called on any thread."""
@@ -48,8 +61,10 @@ class OutputDispatcher:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(action)
 
-    def _receive(self, deltas: list[TokenDelta]) -> None:
-        for delta in deltas:
+    def _receive(self) -> None:
+        with self._lock:
+            steps, self._posted = self._posted, []
+        for delta in steps[0] if len(steps) == 1 else joined_steps(steps):
             streams = self._streams.get(delta.request_id)
             if streams is not None:
                 streams.push(delta)
@@ -70,6 +85,25 @@ class OutputDispatchers:
         if dispatcher is None:
             dispatcher = self._by_loop[loop] = OutputDispatcher(loop)
         return dispatcher
+
+
+def joined_steps(steps: Sequence[Sequence[TokenDelta]]) -> list[TokenDelta]:
+    """The deltas of several steps, those of a request joined up to `MAX_JOINED_TOKENS`, each in its order."""
+    joined: list[TokenDelta] = []
+    places: dict[str, int] = {}
+    for delta in chain.from_iterable(steps):
+        place = places.get(delta.request_id)
+        if place is not None and len(joined[place].token_ids) + len(delta.token_ids) <= MAX_JOINED_TOKENS:
+            before = joined[place]
+            joined[place] = delta._replace(
+                token_ids=before.token_ids + delta.token_ids,
+                logprobs=before.logprobs + delta.logprobs,
+                prompt_logprobs=before.prompt_logprobs + delta.prompt_logprobs,
+            )
+        else:
+            places[delta.request_id] = len(joined)
+            joined.append(delta)
+    return joined
 
 
 AbortListener = Callable[[int, Usage], None]
