@@ -126,11 +126,16 @@ TABLE = {
         Plant("a refused call is not answered", "_answer", drop("on_answer")),
         Plant("a request is submitted without a worker", "_require_connected", never("not self._connected")),
         Plant(
+            "the usage of an aborted choice is forgotten",
+            "_release",
+            replace("release.record.usages", "dict(release.record.usages)"),
+            seed=458,
+        ),
+        Plant(
             "an aborted request stays outstanding",
             "_release",
             replace("self._outstanding.pop(request_id, None)", "self._outstanding.get(request_id)"),
         ),
-        Plant("what an abort consumed is unknown", "_release", replace("usages.get(request_id)", "None")),
     ],
     "gateway.adapters.book:AdapterBook": [
         Plant(

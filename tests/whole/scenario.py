@@ -364,7 +364,7 @@ def _with_workers(random: Random, config: Config, actions: list[Action]) -> tupl
         if random.random() < 0.3:
             upon = random.choice(AGAIN_UPON)
             asked.append(Fault(at_ms + random.randrange(900), "worker-dies", gateway=gateway, upon=upon))
-        if random.random() < 0.05:
+        if random.random() < 0.12:
             asked.append(Fault(at_ms, "worker-hangs", gateway=gateway))
         if random.random() < 0.2:
             kind: FaultKind = random.choice(("worker-start-dies", "worker-start-fails"))

@@ -36,7 +36,7 @@ def left_in(engine: SeenEngine) -> list[str]:
     requests.check()
     left = [f"{len(requests)} outstanding requests"] if len(requests) else []
     replays = engine.host.submits.total() - len(engine.host.submits)
-    left += ["requests were submitted to no worker"] if engine.host.early_submits else []
+    left += engine.host.wrong
     told = requests.replays_total
     left += [f"{told} replays in the metrics, of {replays}"] if told != replays else []
     left += [f"calls without an answer: {sorted(requests._unanswered)}"] if requests._unanswered else []

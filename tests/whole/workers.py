@@ -17,7 +17,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.runtime.loaded_model import LoadedModel
 from engine.workers import supervisor, worker_engine
-from engine.workers.messages import Aborted, Deltas, FromWorker, Ready, Refused, Start, Submit, ToWorker
+from engine.workers.messages import Abort, Aborted, Deltas, FromWorker, Ready, Refused, Start, Submit, ToWorker
 from engine.workers.worker_engine import WorkerEngine
 from tests.whole import models, sockets
 from tests.whole.clock import VirtualClock
@@ -67,11 +67,13 @@ class WorkerHost:
         self.seen: dict[str, Seen] = {}
         self.refused_replays = 0
         self.is_present = False
-        self.early_submits = 0
-        """Submissions while no worker was there."""
+        self.wrong: list[str] = []
+        """What the client must not have sent."""
+        self._aborted: set[str] = set()
         self.submits: Counter[str] = Counter()
         """By request id: how often the client has submitted it."""
         self._armed: deque[str] = deque()
+        self._kills: list[asyncio.TimerHandle] = []
         self._starts: deque[tuple[HowItStarts, float]] = deque()
         self._clock = clock
         self._loop = loop
@@ -98,6 +100,8 @@ class WorkerHost:
         self._starts.append((how, late_s))
 
     def disarm(self) -> None:
+        for kill in self._kills:
+            kill.cancel()
         self._armed.clear()
         self._starts.clear()
 
@@ -117,9 +121,8 @@ class WorkerHost:
             if self._random.random() < 0.5:
                 process.kill()
             else:
-                self._loop.call_later(
-                    self._random.choice((ARMED_S, ARMED_S, 1.0)) * self._random.random(), process.kill
-                )
+                within_s = self._random.choice((ARMED_S, ARMED_S, 1.0))
+                self._kills.append(self._loop.call_later(within_s * self._random.random(), process.kill))
 
     def on_ended(self, process: WorkerProcess) -> None:
         if self.current is process:
@@ -140,6 +143,17 @@ class WorkerHost:
 
     def on_start_failed(self) -> None:
         self.start_failed_s.append(self._clock.elapsed_s)
+
+    def on_sending(self, message: ToWorker) -> None:
+        """The client passes a message to the supervisor."""
+        if isinstance(message, Abort):
+            self._aborted.update(message.request_ids)
+        elif isinstance(message, Submit):
+            ids = [each for one in message.submissions for each in one.request_ids]
+            self.submits.update(ids)
+            again = self._aborted.intersection(ids)
+            self.wrong += [f"aborted requests are submitted: {sorted(again)}"] if again else []
+            self.wrong += [] if self.is_present else [f"requests are submitted to no worker: {ids}"]
 
     def on_received(self, message: FromWorker) -> None:
         """A message that the client has decoded."""
@@ -164,9 +178,7 @@ class SeenEngine(WorkerEngine):
         send = self.requests._send
 
         def counted(message: ToWorker) -> bool:
-            if isinstance(message, Submit):
-                host.early_submits += not host.is_present
-                host.submits.update(each for one in message.submissions for each in one.request_ids)
+            host.on_sending(message)
             return send(message)
 
         self.requests._send = counted
