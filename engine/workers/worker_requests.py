@@ -23,7 +23,8 @@ OnReleased = Callable[[Mapping[str, Usage]], None]
 
 @dataclass(slots=True)
 class CallRecord:
-    """A call of the client. `usages`: of its requests that have ended or were aborted. `on_answer`: None once it was called."""
+    """A call of the client. `usages`: of its requests that have ended or were aborted. `on_answer`: None once it was
+    called."""
 
     model: str
     sink: Sink

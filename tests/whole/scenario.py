@@ -66,7 +66,7 @@ class Fault:
     amount: int = 0
     gateway: int = 0
     upon: str = ""
-    """What a worker has sent or handled when it dies: see `workers.WorkerHost`. Empty: it dies at once."""
+    """The message that a worker has sent or handled when it dies: see `workers.WorkerHost`. Empty: it dies at once."""
 
 
 Action = Call | Fault

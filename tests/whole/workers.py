@@ -1,6 +1,7 @@
 """Engines in processes of their own: the real supervisor, client, frames and server, over simulated processes."""
 
 import asyncio
+import select
 import socket
 import subprocess
 from collections import Counter, deque
@@ -68,7 +69,7 @@ class WorkerHost:
         self.refused_replays = 0
         self.is_present = False
         self.wrong: list[str] = []
-        """What the client must not have sent."""
+        """Messages that the client must not have sent."""
         self._aborted: set[str] = set()
         self.submits: Counter[str] = Counter()
         """By request id: how often the client has submitted it."""
@@ -96,7 +97,7 @@ class WorkerHost:
             self.current.kill()
 
     def plan_start(self, how: HowItStarts, late_s: float) -> None:
-        """What becomes of the next start."""
+        """Plan the course of the next start."""
         self._starts.append((how, late_s))
 
     def disarm(self) -> None:
@@ -240,7 +241,7 @@ class Workers:
         with (
             patch.object(supervisor, "socket", Namespace(socket, {"socketpair": self._pair})),
             patch.object(supervisor, "subprocess", Namespace(subprocess, {"Popen": self._open})),
-            patch.object(supervisor, "select", Namespace(supervisor.select, {"poll": sockets.Poll})),
+            patch.object(supervisor, "select", Namespace(select, {"poll": sockets.Poll})),
             patch.object(worker_engine, "open_checkpoint", _checkpoint),
         ):
             yield
