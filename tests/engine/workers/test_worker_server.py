@@ -51,7 +51,7 @@ class Core:
 
 
 class Grammars:
-    """A compiler that takes until it is told."""
+    """A compiler whose one result a test sets."""
 
     def __init__(self) -> None:
         self.compiled: Future[Any] = Future()
