@@ -29,9 +29,6 @@ from tests.whole.run import run
 from tests.whole.scenario import draw
 
 TABLE = {
-    "engine.engine:Engine": [
-        Plant("all tenants have one salt", "_requests", replace("tenant.encode()", "b''")),
-    ],
     "engine.runtime.core": [
         Plant("a submit does not notify the engine thread", "EngineCore._post", drop("notify")),
         Plant("the inbox is read twice", "EngineCore._receive", drop("clear")),
@@ -81,6 +78,9 @@ TABLE = {
     ],
     "engine.runtime.streams:OutputDispatcher": [
         Plant("a stream stays registered", "forget", drop("pop")),
+    ],
+    "engine.runtime.submission:Submitter": [
+        Plant("all tenants have one salt", "submissions", replace("tenant.encode()", "b''")),
     ],
     "engine.scheduling.adapter_queue:AdapterQueue": [
         Plant("a client that leaves while its adapter loads stays parked", "give_back", drop("_unpark"), seed=6),
