@@ -1,7 +1,7 @@
 """The engine in a process of its own, against the engine in the gateway's: `python -m benchmarks.engine_process`.
 
-Two servers with SmolLM2 on all cores, over loopback HTTP: one with `engine_process`, one without. The same load, streamed
-answers at fixed concurrency, goes to each in turn, first to the one and then to the other in each round, so that other
+Two servers with SmolLM2 on all cores, over loopback HTTP: one with `engine_process`, one without. The same load of
+streamed answers goes to each in turn, first to the one and then to the other in each round, so that other
 programs slow both alike. Bound: at concurrency 32 the process loses at most 3 % of tokens a second.
 """
 

@@ -25,7 +25,8 @@ OnReleased = Callable[[Mapping[str, Usage]], None]
 
 @dataclass(slots=True)
 class CallRecord:
-    """A call of the client. `usages`: of its requests that have ended. `on_answer`: None once it was called."""
+    """A call of the client. `usages`: of its requests that have ended or were aborted. `on_answer`: None once it was
+    called."""
 
     model: str
     sink: Sink
@@ -314,13 +315,14 @@ class WorkerRequests:
     def _release(self, release: _Release, usages: Mapping[str, Usage]) -> None:
         """Usages: the worker's of the requests that had not ended there; else as the last delta had it."""
         with self._lock:
-            known = dict(release.record.usages)
+            known = release.record.usages  # kept: the rest of the call may be aborted later, with these
             for request_id in release.request_ids:
                 each = self._outstanding.pop(request_id, None)
                 if each is not None:
                     own = usages.get(request_id)
                     known[request_id] = each.usage if own is None else _usage_of(own, each)
-        release.on_released({each: known[each] for each in release.request_ids if each in known})
+            usages = {each: known[each] for each in release.request_ids}
+        release.on_released(usages)
 
     def _fail(self, request_ids: Sequence[str], error: str) -> None:
         shares: dict[Sink, list[TokenDelta]] = {}

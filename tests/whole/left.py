@@ -1,4 +1,4 @@
-"""What a gateway at rest still holds: nothing."""
+"""Resources that a gateway at rest still holds: there must be none."""
 
 from engine.memory.state_pool import StateUse
 from engine.runtime.core import EngineCore
@@ -8,7 +8,7 @@ from tests.whole.world import Gateway
 
 
 def left_in(gateway: Gateway) -> list[str]:
-    """What a gateway without requests still holds."""
+    """Resources that a gateway without requests still holds."""
     left = _left_in_engine(gateway.core) if gateway.core is not None else ["its engine has no process"]
     if isinstance(gateway.engine, SeenEngine):
         left += worker_audit.left_in(gateway.engine)

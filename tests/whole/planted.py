@@ -29,9 +29,6 @@ from tests.whole.run import FEW_EVENTS, run
 from tests.whole.scenario import Scenario, draw
 
 TABLE = {
-    "engine.engine:Engine": [
-        Plant("all tenants have one salt", "_requests", replace("tenant.encode()", "b''")),
-    ],
     "engine.runtime.core": [
         Plant("a submit does not notify the engine thread", "EngineCore._post", drop("notify")),
         Plant("the inbox is read twice", "EngineCore._receive", drop("clear")),
@@ -82,55 +79,75 @@ TABLE = {
     "engine.runtime.streams:OutputDispatcher": [
         Plant("a stream stays registered", "forget", drop("pop")),
     ],
+    "engine.runtime.submission:Submitter": [
+        Plant("all tenants have one salt", "submissions", replace("tenant.encode()", "b''")),
+    ],
     "engine.scheduling.adapter_queue:AdapterQueue": [
         Plant("a client that leaves while its adapter loads stays parked", "give_back", drop("_unpark"), seed=6),
         Plant("a lease outlives its request", "give_back", drop("release"), seed=3),
     ],
     "engine.workers.frames:FrameReader": [
-        Plant("the beginning of a frame is lost", "feed", replace("del self._buffer[:start]", "self._buffer.clear()")),
+        Plant(
+            "the beginning of a frame is lost",
+            "feed",
+            replace("del self._buffer[:start]", "self._buffer.clear()"),
+            seed=7,
+        ),
     ],
     "engine.workers.frames:FrameWriter": [
-        Plant("the rest of a frame is not sent", "_run", never("sent < len(frame)")),
+        Plant("the rest of a frame is not sent", "_run", never("sent < len(frame)"), seed=7),
     ],
     "engine.workers.remote_queue:RemoteQueue": [
-        Plant("a worker's load is not seen", "on_report", drop("update")),
+        Plant("a worker's load is not seen", "on_report", drop("update"), seed=7),
     ],
     "engine.workers.server:WorkerServer": [
-        Plant("the server forgets a request only at abort", "_deliver", drop("pop")),
-        Plant("an aborted preparation is not answered", "_submit", drop("_send")),
-        Plant("a preparation outlives its abort", "_abort", drop("cancel")),
-        Plant("a pause that precedes its request is ignored", "_prepare", drop("pause")),
-        Plant("an engine that ends fails its requests", "_deliver", never("not self._core.alive")),
-        Plant("an engine that has ended refuses", "_prepare", always("self._core.alive")),
+        Plant("the server forgets a request only at abort", "_deliver", drop("pop"), seed=7),
+        Plant("an aborted preparation is not answered", "_submit", drop("_send"), seed=16),
+        Plant("a preparation outlives its abort", "_abort", drop("cancel"), seed=22),
+        Plant("a pause that precedes its request is ignored", "_prepare", drop("pause"), seed=42),
+        Plant("an engine that ends fails its requests", "_deliver", never("not self._core.alive"), seed=85),
+        Plant("an engine that has ended refuses", "_prepare", always("self._core.alive"), seed=None),
     ],
     "engine.workers.supervisor:Supervisor": [
-        Plant("the end of a worker is not reported", "_run_one", drop("on_ended")),
+        Plant("the end of a worker is not reported", "_run_one", drop("on_ended"), seed=8),
     ],
     "engine.workers.worker_requests": [
         Plant(
             "the tokens so far are not replayed",
             "_Outstanding.remaining",
             replace("[*submission.token_ids[: submission.prompt_tokens], *self.output]", "submission.token_ids"),
+            seed=40,
         ),
-        Plant("all choices have one seed", "_singles", replace("(seed,)", "submission.seeds[:1]")),
+        Plant("all choices have one seed", "_singles", replace("(seed,)", "submission.seeds[:1]"), seed=33),
     ],
     "engine.workers.worker_requests:WorkerRequests": [
-        Plant("a replay is counted twice", "connect", replace("self.replays_total += 1", "self.replays_total += 2")),
-        Plant("a request is replayed without a limit", "disconnect", never("each.replays >= MAX_REPLAYS")),
-        Plant("an abort is not released when the worker ends", "disconnect", drop("_release")),
-        Plant("the queue keeps submissions of an ended worker", "disconnect", drop("on_stop")),
-        Plant("calls of an ended worker stay without an answer", "disconnect", drop("clear")),
-        Plant("a pause is forgotten by a replay", "connect", never("each.is_paused")),
-        Plant("a pause is not recorded", "_set_paused", drop_assignment("is_paused")),
-        Plant("cached tokens are the second worker's", "_deliver", never("each.replays")),
-        Plant("a refused call is not answered", "_answer", drop("on_answer")),
-        Plant("a request is submitted without a worker", "_require_connected", never("not self._connected")),
+        Plant(
+            "a replay is counted twice",
+            "connect",
+            replace("self.replays_total += 1", "self.replays_total += 2"),
+            seed=16,
+        ),
+        Plant("a request is replayed without a limit", "disconnect", never("each.replays >= MAX_REPLAYS"), seed=33),
+        Plant("an abort is not released when the worker ends", "disconnect", drop("_release"), seed=8),
+        Plant("the queue keeps submissions of an ended worker", "disconnect", drop("on_stop"), seed=85),
+        Plant("calls of an ended worker stay without an answer", "disconnect", drop("clear"), seed=88),
+        Plant("a pause is forgotten by a replay", "connect", never("each.is_paused"), seed=42),
+        Plant("a pause is not recorded", "_set_paused", drop_assignment("is_paused"), seed=42),
+        Plant("cached tokens are the second worker's", "_deliver", never("each.replays"), seed=40),
+        Plant("a refused call is not answered", "_answer", drop("on_answer"), seed=88),
+        Plant("a request is submitted without a worker", "_require_connected", never("not self._connected"), seed=None),
+        Plant(
+            "the usage of an aborted choice is forgotten",
+            "_release",
+            replace("release.record.usages", "dict(release.record.usages)"),
+            seed=458,
+        ),
         Plant(
             "an aborted request stays outstanding",
             "_release",
             replace("self._outstanding.pop(request_id, None)", "self._outstanding.get(request_id)"),
+            seed=8,
         ),
-        Plant("what an abort consumed is unknown", "_release", replace("usages.get(request_id)", "None")),
     ],
     "gateway.adapters.book:AdapterBook": [
         Plant(

@@ -31,12 +31,12 @@ class Shown:
 
 
 def left_in(engine: SeenEngine) -> list[str]:
-    """What the client and the server still hold for requests that have ended, and how their queues differ."""
+    """Entries of the client and of the server for requests that have ended, and differences between their queues."""
     requests, process = engine.requests, engine.host.current
     requests.check()
     left = [f"{len(requests)} outstanding requests"] if len(requests) else []
     replays = engine.host.submits.total() - len(engine.host.submits)
-    left += ["requests were submitted to no worker"] if engine.host.early_submits else []
+    left += engine.host.wrong
     told = requests.replays_total
     left += [f"{told} replays in the metrics, of {replays}"] if told != replays else []
     left += [f"calls without an answer: {sorted(requests._unanswered)}"] if requests._unanswered else []
@@ -118,7 +118,7 @@ def _check_refused(report: Report, events: Mapping[str, UsageEvent]) -> None:
 
 
 def _check_answer(world: World, report: Report, events: Mapping[str, UsageEvent]) -> None:
-    """What was taken is the beginning of the right answer; all of it where it ended well."""
+    """The client has the beginning of the right answer; all of it where it ended well."""
     if report.status != 200 or report.call.endpoint not in ("chat", "completions"):
         return
     request_id, shown = _shown(report)
@@ -184,7 +184,7 @@ def _fits(shown: Mapping[int, Shown], right: Sequence[Answer], report: Report) -
 
 
 def _check_event(world: World, event: UsageEvent) -> None:
-    """Prompts once, and of answers no more than their client's process has received or was told of."""
+    """Prompts once, and of answers no more than the workers have delivered or reported."""
     calls = world.submitted.calls.get(event.request_id, [])
     assert event.cached_tokens <= event.prompt_tokens, f"{event.request_id} has more cached tokens than tokens"
     prompts = [sum(each.prompt_tokens for each in call) for call in calls]

@@ -132,8 +132,13 @@ class WorkerProcess:
             self._writer.close()
         for task in list(self.server._preparing.values()) if self.server is not None else ():
             task.cancel()
-        if self.engine is not None:
-            await self._loop.run_in_executor(None, self.engine.close)
+        if (engine := self.engine) is not None:
+            await self._loop.run_in_executor(None, lambda: _close(engine))
+
+
+def _close(engine: Engine) -> None:
+    engine.close()
+    engine.core._thread._thread.join()  # it may hang in a step
 
 
 class SeenWriter(FrameWriter):

@@ -1,6 +1,7 @@
 """Engines in processes of their own: the real supervisor, client, frames and server, over simulated processes."""
 
 import asyncio
+import select
 import socket
 import subprocess
 from collections import Counter, deque
@@ -17,7 +18,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.runtime.loaded_model import LoadedModel
 from engine.workers import client_models, supervisor
-from engine.workers.messages import Aborted, Deltas, FromWorker, Ready, Refused, Start, Submit, ToWorker
+from engine.workers.messages import Abort, Aborted, Deltas, FromWorker, Ready, Refused, Start, Submit, ToWorker
 from engine.workers.worker_engine import WorkerEngine
 from tests.whole import models, sockets
 from tests.whole.clock import VirtualClock
@@ -67,11 +68,13 @@ class WorkerHost:
         self.seen: dict[str, Seen] = {}
         self.refused_replays = 0
         self.is_present = False
-        self.early_submits = 0
-        """Submissions while no worker was there."""
+        self.wrong: list[str] = []
+        """Messages that the client must not have sent."""
+        self._aborted: set[str] = set()
         self.submits: Counter[str] = Counter()
         """By request id: how often the client has submitted it."""
         self._armed: deque[str] = deque()
+        self._kills: list[asyncio.TimerHandle] = []
         self._starts: deque[tuple[HowItStarts, float]] = deque()
         self._clock = clock
         self._loop = loop
@@ -94,10 +97,12 @@ class WorkerHost:
             self.current.kill()
 
     def plan_start(self, how: HowItStarts, late_s: float) -> None:
-        """What becomes of the next start."""
+        """Plan the course of the next start."""
         self._starts.append((how, late_s))
 
     def disarm(self) -> None:
+        for kill in self._kills:
+            kill.cancel()
         self._armed.clear()
         self._starts.clear()
 
@@ -117,9 +122,8 @@ class WorkerHost:
             if self._random.random() < 0.5:
                 process.kill()
             else:
-                self._loop.call_later(
-                    self._random.choice((ARMED_S, ARMED_S, 1.0)) * self._random.random(), process.kill
-                )
+                within_s = self._random.choice((ARMED_S, ARMED_S, 1.0))
+                self._kills.append(self._loop.call_later(within_s * self._random.random(), process.kill))
 
     def on_ended(self, process: WorkerProcess) -> None:
         if self.current is process:
@@ -140,6 +144,17 @@ class WorkerHost:
 
     def on_start_failed(self) -> None:
         self.start_failed_s.append(self._clock.elapsed_s)
+
+    def on_sending(self, message: ToWorker) -> None:
+        """The client passes a message to the supervisor."""
+        if isinstance(message, Abort):
+            self._aborted.update(message.request_ids)
+        elif isinstance(message, Submit):
+            ids = [each for one in message.submissions for each in one.request_ids]
+            self.submits.update(ids)
+            again = self._aborted.intersection(ids)
+            self.wrong += [f"aborted requests are submitted: {sorted(again)}"] if again else []
+            self.wrong += [] if self.is_present else [f"requests are submitted to no worker: {ids}"]
 
     def on_received(self, message: FromWorker) -> None:
         """A message that the client has decoded."""
@@ -164,9 +179,7 @@ class SeenEngine(WorkerEngine):
         send = self.requests._send
 
         def counted(message: ToWorker) -> bool:
-            if isinstance(message, Submit):
-                host.early_submits += not host.is_present
-                host.submits.update(each for one in message.submissions for each in one.request_ids)
+            host.on_sending(message)
             return send(message)
 
         self.requests._send = counted
@@ -228,7 +241,7 @@ class Workers:
         with (
             patch.object(supervisor, "socket", Namespace(socket, {"socketpair": self._pair})),
             patch.object(supervisor, "subprocess", Namespace(subprocess, {"Popen": self._open})),
-            patch.object(supervisor, "select", Namespace(supervisor.select, {"poll": sockets.Poll})),
+            patch.object(supervisor, "select", Namespace(select, {"poll": sockets.Poll})),
             patch.object(client_models, "open_checkpoint", _checkpoint),
         ):
             yield
