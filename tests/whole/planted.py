@@ -95,7 +95,7 @@ TABLE = {
         ),
     ],
     "engine.workers.frames:FrameWriter": [
-        Plant("the rest of a frame is not sent", "_run", never("sent < len(frame)"), seed=7),
+        Plant("the rest of a frame is not sent", "_run", never("sent < len(frame)"), seed=42),
     ],
     "engine.workers.remote_queue:RemoteQueue": [
         Plant("a worker's load is not seen", "on_report", drop("update"), seed=7),
@@ -114,24 +114,24 @@ TABLE = {
     "engine.workers.worker_requests": [
         Plant(
             "the tokens so far are not replayed",
-            "_Outstanding.remaining",
+            "Outstanding.remaining",
             replace("[*submission.token_ids[: submission.prompt_tokens], *self.output]", "submission.token_ids"),
             seed=40,
         ),
-        Plant("all choices have one seed", "_singles", replace("(seed,)", "submission.seeds[:1]"), seed=33),
+        Plant("all choices have one seed", "_singles", replace("(seed,)", "submission.seeds[:1]"), seed=141),
     ],
     "engine.workers.worker_requests:WorkerRequests": [
         Plant(
             "a replay is counted twice",
-            "connect",
+            "_replay",
             replace("self.replays_total += 1", "self.replays_total += 2"),
-            seed=16,
+            seed=33,
         ),
-        Plant("a request is replayed without a limit", "disconnect", never("each.replays >= MAX_REPLAYS"), seed=33),
+        Plant("a request is replayed without a limit", "disconnect", never("not each.may_be_replayed"), seed=33),
         Plant("an abort is not released when the worker ends", "disconnect", drop("_release"), seed=8),
         Plant("the queue keeps submissions of an ended worker", "disconnect", drop("on_stop"), seed=85),
         Plant("calls of an ended worker stay without an answer", "disconnect", drop("clear"), seed=88),
-        Plant("a pause is forgotten by a replay", "connect", never("each.is_paused"), seed=42),
+        Plant("a pause is forgotten by a replay", "_replay", never("each.is_paused"), seed=42),
         Plant("a pause is not recorded", "_set_paused", drop_assignment("is_paused"), seed=42),
         Plant("cached tokens are the second worker's", "_deliver", never("each.replays"), seed=40),
         Plant("a refused call is not answered", "_answer", drop("on_answer"), seed=88),

@@ -17,6 +17,7 @@ from unittest.mock import patch
 from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.runtime.loaded_model import LoadedModel
+from engine.runtime.submission import Submission
 from engine.workers import client_models, supervisor
 from engine.workers.messages import Abort, Aborted, Deltas, FromWorker, Ready, Refused, Start, Submit, ToWorker
 from engine.workers.worker_engine import WorkerEngine
@@ -73,6 +74,8 @@ class WorkerHost:
         self._aborted: set[str] = set()
         self.submits: Counter[str] = Counter()
         """By request id: how often the client has submitted it."""
+        self._submitted_tokens: dict[str, int] = {}
+        """By request id: the tokens that it was submitted with last."""
         self._armed: deque[str] = deque()
         self._kills: list[asyncio.TimerHandle] = []
         self._starts: deque[tuple[HowItStarts, float]] = deque()
@@ -152,9 +155,19 @@ class WorkerHost:
         elif isinstance(message, Submit):
             ids = [each for one in message.submissions for each in one.request_ids]
             self.submits.update(ids)
+            for one in message.submissions:
+                self._check_progress(one)
             again = self._aborted.intersection(ids)
             self.wrong += [f"aborted requests are submitted: {sorted(again)}"] if again else []
             self.wrong += [] if self.is_present else [f"requests are submitted to no worker: {ids}"]
+
+    def _check_progress(self, submission: Submission) -> None:
+        """A request gets a third worker only if the second has given it a token."""
+        tokens = len(submission.token_ids)
+        for request_id in submission.request_ids:
+            if self.submits[request_id] > 2 and tokens <= self._submitted_tokens[request_id]:
+                self.wrong.append(f"{request_id} is submitted again without a token since it was last")
+            self._submitted_tokens[request_id] = tokens
 
     def on_received(self, message: FromWorker) -> None:
         """A message that the client has decoded."""
