@@ -56,6 +56,21 @@ def step_sizes(gpu_bytes: int | None) -> StepSizes:
     return LARGE_GPU_SIZES if gpu_bytes >= _LARGE_GPU_BYTES else GPU_SIZES
 
 
+class StatedSizes(NamedTuple):
+    """Sizes of a step as an operator states them; None: by the device."""
+
+    max_running: int | None = None
+    step_tokens: int | None = None
+    chunk_tokens: int | None = None
+
+    def on(self, gpu_bytes: int | None) -> StepSizes:
+        """The sizes for a GPU with this much memory; None: for a CPU."""
+        sizes = step_sizes(gpu_bytes)
+        max_running = self.max_running or sizes.max_running
+        step_tokens = self.step_tokens or max(sizes.step_tokens, max_running)
+        return StepSizes(max_running, step_tokens, min(self.chunk_tokens or sizes.chunk_tokens, step_tokens))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """`max_running`: sequence slots. `step_tokens`: tokens computed in a step at most, of which one request gets at

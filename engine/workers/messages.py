@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from engine.config import EngineConfig
+from engine.config import EngineConfig, StatedSizes
 from engine.errors import EngineError, InvalidParameter, TooManyGrammars, UnservableRequest
 from engine.request import TokenDelta, Usage
 from engine.runtime.core import EngineHealth
@@ -24,11 +24,13 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False)
 
 class Start(_Message, frozen=True):
     """The first message to a child process: the paths of its models by name, its engine's config, and the level below
-    which it sends no log record."""
+    which it sends no log record. `sizes`: those of a step, which it completes by its device; None: those of the config.
+    """
 
     models: dict[str, Path]
     config: EngineConfig
     log_level: int
+    sizes: StatedSizes | None = None
 
 
 class Submit(_Message, frozen=True):

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from engine.engine import Engine
@@ -19,6 +20,7 @@ from engine.runtime.model_loading import LoadProgress
 from engine.workers.frames import FrameReader, FrameWriter, read_first
 from engine.workers.messages import Failed, Loading, Log, Start, decode_to_worker, encode
 from engine.workers.server import WorkerServer, ready_message
+from kernels.dispatch import gpu_memory_bytes
 
 _GC_ALLOCATIONS = 20_000
 """Net allocations between collections of the young generation."""
@@ -45,7 +47,11 @@ Load = Callable[[Start, LoadProgress], Engine]
 
 def load_models(start: Start, progress: LoadProgress) -> Engine:
     """See `Engine.load`."""
-    return Engine.load(start.models, start.config, progress)
+    config = start.config
+    if start.sizes is not None:
+        sizes = start.sizes.on(gpu_memory_bytes(config.device))
+        config = replace(config, scheduler=replace(config.scheduler, **sizes._asdict()))
+    return Engine.load(start.models, config, progress)
 
 
 def main(load: Load = load_models) -> None:

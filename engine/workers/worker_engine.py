@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Self
 
 from engine.adapters.source import AdapterSource
-from engine.config import EngineConfig
+from engine.config import EngineConfig, StatedSizes
 from engine.errors import EngineError
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
@@ -43,7 +43,9 @@ from kernels.dispatch import DeviceUnavailable
 
 logger = logging.getLogger(__name__)
 
-_LOAD_ERRORS = {each.__name__: each for each in (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable)}
+_LOAD_ERRORS = {
+    each.__name__: each for each in (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable, ValueError)
+}
 _IDLE = EngineHealth(alive=False, stuck_steps_total=0, step_age_seconds=0.0)
 
 
@@ -57,9 +59,15 @@ class WorkerEngine:
         config: EngineConfig,
         progress: LoadProgress | None = None,
         *,
+        sizes: StatedSizes | None = None,
         module: str = PROCESS,
     ) -> None:
-        """Starts the process, and waits until its models are loaded: see `Engine.load`, also for the errors."""
+        """Starts the process, and waits until its models are loaded: see `Engine.load`, also for the errors. `sizes`:
+        of a step, which the process completes by its device; None: those of the config.
+
+        Raises, in addition:
+            ValueError: the completed sizes contradict one another.
+        """
         self._paths = {name: Path(path) for name, path in models.items()}
         self._config = config
         self._progress = progress
@@ -73,7 +81,7 @@ class WorkerEngine:
         self.hardware: Mapping[str, str | int | float] = {}
         """Results and choices of the start-up probe."""
         level = logging.getLogger("engine").getEffectiveLevel()
-        self.supervisor = Supervisor(Start(self._paths, config, level), self, module)
+        self.supervisor = Supervisor(Start(self._paths, config, level, sizes), self, module)
         self.requests = WorkerRequests(self.supervisor.send, self._queues)
         try:
             self.supervisor.start()

@@ -212,7 +212,7 @@ class Settings(BaseSettings):
     step_timeout_s: int = Field(default=60, ge=1, le=3600)
     """Timeout of an engine step: its requests fail, and readiness is off."""
     engine_process: bool | None = None
-    """Run the engine in a process of its own, which is started again where it ends. None: on a GPU."""
+    """Run the engine in a process of its own, which is started again where it ends. None: where a GPU may be used."""
     replicas: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Served name -> addresses of its workers, such as `["tcp://10.0.0.7:9010"]`. All models have some, or none has;
     `models` says where their tokenizers are."""

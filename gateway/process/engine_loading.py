@@ -5,7 +5,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
 
-from engine.config import EngineConfig, SchedulerConfig, step_sizes
+from engine.config import EngineConfig, SchedulerConfig, StatedSizes
 from engine.engine import Engine
 from engine.errors import EngineUnavailable
 from engine.memory.kv_memory import InsufficientMemory
@@ -23,7 +23,8 @@ from gateway.errors import OperatorError
 from gateway.process.catalog import default_models, default_pairs
 from gateway.process.progress import Report
 from gateway.routing.names import ModelNames
-from kernels.dispatch import DeviceUnavailable, gpu_memory_bytes, takes_gpu
+from kernels.dispatch import DeviceUnavailable, gpu_memory_bytes
+from kernels.gpu import has_cuda_driver
 
 E = TypeVar("E")
 
@@ -37,23 +38,21 @@ def _refuse_unknown_targets(settings: Settings, models: Collection[str], small_m
             raise OperatorError(f"aliases: {alias!r} leads to {target!r}, which is not among the served models")
 
 
-def scheduler_config_of(settings: Settings) -> SchedulerConfig:
-    """The settings' scheduler. Sizes that are not set depend on the device.
+def stated_sizes(settings: Settings) -> StatedSizes:
+    """The sizes of a step that are set."""
+    return StatedSizes(settings.max_running, settings.step_tokens, settings.chunk_tokens)
+
+
+def scheduler_config_of(settings: Settings, gpu_bytes: int | None) -> SchedulerConfig:
+    """The settings' scheduler. Sizes that are not set depend on the memory of the GPU; None: they are a CPU's.
 
     Raises:
         OperatorError: the sizes contradict one another.
     """
-    sizes = step_sizes(gpu_memory_bytes(settings.device))
-    max_running = settings.max_running or sizes.max_running
-    step_tokens = settings.step_tokens or max(sizes.step_tokens, max_running)
-    if step_tokens < max_running:
-        raise OperatorError(f"step_tokens: must be at least max_running, {max_running}, or a decode could starve")
-    return SchedulerConfig(
-        max_running=max_running,
-        step_tokens=step_tokens,
-        chunk_tokens=min(settings.chunk_tokens or sizes.chunk_tokens, step_tokens),
-        classes=engine_classes_of(settings),
-    )
+    sizes = stated_sizes(settings).on(gpu_bytes)
+    if sizes.step_tokens < sizes.max_running:
+        raise OperatorError(f"step_tokens: must be at least max_running, {sizes.max_running}, or a decode could starve")
+    return SchedulerConfig(**sizes._asdict(), classes=engine_classes_of(settings))
 
 
 def _drafts(settings: Settings, models: Collection[str], small_models: Mapping[str, str]) -> Mapping[str, str]:
@@ -63,9 +62,11 @@ def _drafts(settings: Settings, models: Collection[str], small_models: Mapping[s
     return {large: small for large, small in small_models.items() if large in models and small in models}
 
 
-def _engine_class(settings: Settings) -> type[Engine] | type[WorkerEngine]:
-    own = settings.engine_process
-    return WorkerEngine if (takes_gpu(settings.device) if own is None else own) else Engine
+def _has_own_process(settings: Settings) -> bool:
+    """Whether the engine is in a process of its own. Where it is, this process does not touch the device."""
+    if settings.engine_process is not None:
+        return settings.engine_process
+    return settings.device == "cuda" or (settings.device == "auto" and has_cuda_driver())
 
 
 def tls_files(stated: StatedTLS) -> TLSFiles:
@@ -108,17 +109,21 @@ def load_engine(settings: Settings, report: Report) -> Engine | WorkerEngine | R
     Raises:
         OperatorError: a model is missing, unsupported or too large, or the device or a worker is unavailable.
     """
-    models, config = _stated(settings, report)
+    own_process = _has_own_process(settings)
+    loads_here = not (settings.replicas or own_process) and bool(settings.models or not settings.served_names)
+    models, config = _stated(settings, report, gpu_memory_bytes(settings.device) if loads_here else None)
     if not models:
         return None
     if settings.replicas:
         return _refusing(lambda: _connect(settings, models, config))
-    return _refusing(lambda: _engine_class(settings).load(models, config, progress=_loading(report)))
+    if own_process:
+        return _refusing(lambda: WorkerEngine(models, config, _loading(report), sizes=stated_sizes(settings)))
+    return _refusing(lambda: Engine.load(models, config, progress=_loading(report)))
 
 
 def load_engine_here(settings: Settings, report: Report) -> Engine:
     """As `load_engine`, in this process."""
-    models, config = _stated(settings, report)
+    models, config = _stated(settings, report, gpu_memory_bytes(settings.device))
     return _refusing(lambda: Engine.load(models, config, progress=_loading(report)))
 
 
@@ -129,12 +134,12 @@ def _loading(report: Report) -> LoadProgress:
 def _refusing(load: Callable[[], E]) -> E:
     try:
         return load()
-    except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable, EngineUnavailable) as error:
+    except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable, EngineUnavailable, ValueError) as error:
         raise OperatorError(str(error)) from error
 
 
-def _stated(settings: Settings, report: Report) -> tuple[Mapping[str, Path], EngineConfig]:
-    """The models and the config of the engine that the settings state."""
+def _stated(settings: Settings, report: Report, gpu_bytes: int | None) -> tuple[Mapping[str, Path], EngineConfig]:
+    """The models and the config of the engine that the settings state. `gpu_bytes`: as in `scheduler_config_of`."""
     models: Mapping[str, Path] = settings.models
     small_models: Mapping[str, str] = settings.small_models
     if not settings.served_names:
@@ -146,7 +151,7 @@ def _stated(settings: Settings, report: Report) -> tuple[Mapping[str, Path], Eng
             raise OperatorError(f"{key}: the model {unknown!r} is not among the served ones")
     _refuse_unknown_targets(settings, served, small_models)
     return models, EngineConfig(
-        scheduler=scheduler_config_of(settings),
+        scheduler=scheduler_config_of(settings, gpu_bytes),
         device=settings.device,
         dtype=settings.dtype,
         kv_dtype=settings.kv_dtype,

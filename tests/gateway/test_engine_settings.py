@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from engine.catalog.catalog import CatalogEntry
-from engine.config import EngineConfig
+from engine.config import EngineConfig, StatedSizes
+from engine.errors import EngineUnavailable
 from engine.sampling_defaults import SamplingDefaults
 from gateway.config.settings import load_settings
 from gateway.errors import OperatorError
@@ -115,13 +116,48 @@ def test_without_a_named_model_the_default_ones_are_a_pair(folder: Path, monkeyp
     ],
 )
 def test_sizes_of_a_step_follow_from_the_device_unless_they_are_set(
-    monkeypatch: pytest.MonkeyPatch, gpu_bytes: int | None, stated: dict[str, int], sizes: tuple[int, int, int]
+    gpu_bytes: int | None, stated: dict[str, int], sizes: tuple[int, int, int]
 ) -> None:
-    monkeypatch.setattr("gateway.process.engine_loading.gpu_memory_bytes", lambda device: gpu_bytes)
-    config = scheduler_config_of(load_settings(**stated))
+    config = scheduler_config_of(load_settings(**stated), gpu_bytes)
     assert (config.max_running, config.step_tokens, config.chunk_tokens) == sizes
 
 
 def test_a_step_has_room_for_a_token_of_each_running_sequence() -> None:
     with pytest.raises(OperatorError, match=r"^step_tokens: "):
-        scheduler_config_of(load_settings(step_tokens=63))
+        scheduler_config_of(load_settings(step_tokens=63), None)
+
+
+@pytest.mark.parametrize(
+    ("stated", "driver", "own"),
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({"device": "cuda"}, False, True),
+        ({"device": "cpu"}, True, False),
+        ({"engine_process": False}, True, False),
+        ({"engine_process": True}, False, True),
+    ],
+)
+def test_an_engine_in_a_process_of_its_own_leaves_the_device_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, stated: dict[str, object], driver: bool, own: bool
+) -> None:
+    asked: list[str] = []
+
+    def gpu_memory_bytes(device: str) -> None:
+        asked.append(device)
+
+    def start(*_: object, sizes: StatedSizes, **__: object) -> None:
+        assert sizes == StatedSizes(max_running=7)
+        raise EngineUnavailable("its own process")
+
+    def load(*_: object, **__: object) -> None:
+        raise EngineUnavailable("this process")
+
+    monkeypatch.setattr("gateway.process.engine_loading.has_cuda_driver", lambda: driver)
+    monkeypatch.setattr("gateway.process.engine_loading.gpu_memory_bytes", gpu_memory_bytes)
+    monkeypatch.setattr("gateway.process.engine_loading.WorkerEngine", start)
+    monkeypatch.setattr("gateway.process.engine_loading.Engine.load", load)
+    settings = load_settings(models={"m": tmp_path}, max_running=7, **stated)
+    with pytest.raises(OperatorError, match="its own process" if own else "this process"):
+        load_engine(settings, lambda *_: None)
+    assert bool(asked) != own

@@ -14,7 +14,7 @@ import pytest
 
 from engine.adapters.folder import digest_of
 from engine.adapters.source import AdapterSource
-from engine.config import EngineConfig
+from engine.config import EngineConfig, StatedSizes
 from engine.engine import Engine
 from engine.errors import EngineError, EngineUnavailable, InvalidParameter, UnservableRequest
 from engine.grammar.spec import GrammarSpec
@@ -249,7 +249,7 @@ def test_the_process_ends_with_the_one_that_started_it(folder: Path) -> None:
     program = f"""
 import time
 from pathlib import Path
-from engine.config import EngineConfig
+from engine.config import EngineConfig, StatedSizes
 from engine.workers.worker_engine import WorkerEngine
 engine = WorkerEngine.load({{"m": Path({str(folder)!r})}}, EngineConfig(kv_cache_bytes=4 << 20, threads=1))
 print(engine.supervisor.pid, flush=True)
@@ -288,3 +288,11 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it does not come true"
         time.sleep(0.005)
+
+
+def test_sizes_that_are_not_stated_are_those_of_the_processs_device(folder: Path) -> None:
+    sizes = StatedSizes(max_running=3)
+    with WorkerEngine({"m": folder}, CONFIG, sizes=sizes) as engine:
+        assert engine.ready
+    with pytest.raises(ValueError, match="step_tokens must be at least max_running"):
+        WorkerEngine({"m": folder}, CONFIG, sizes=StatedSizes(max_running=9, step_tokens=8))
