@@ -33,6 +33,8 @@ from tests.support.program import Program, running
 
 BOUND = 0.99
 CONCURRENCY = 8
+MOST_SECONDS = 120.0
+"""Time for some answers, or for a start of the engine's process."""
 WORKER = "engine.workers.process"
 _SCHEMA = {
     "type": "object",
@@ -174,8 +176,9 @@ async def kill_in_turns(
     for _ in range(cycles):
         await _until_ready(client)
         ended, more = _answered(streams), rng.randint(2, 2 * CONCURRENCY)
-        while _answered(streams) < ended + more:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(MOST_SECONDS):
+            while _answered(streams) < ended + more:
+                await asyncio.sleep(0.01)
         await asyncio.sleep(rng.uniform(0.0, 0.3))
         pid = worker_pid(program.process.pid)
         assert pid is not None, "a gateway that is ready has no engine process"
@@ -191,8 +194,9 @@ def _answered(streams: Sequence[Stream]) -> int:
 
 
 async def _until_ready(client: httpx.AsyncClient) -> None:
-    while (await client.get("/readyz")).status_code != 200:
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(MOST_SECONDS):
+        while (await client.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.05)
 
 
 async def run(
