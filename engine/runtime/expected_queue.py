@@ -1,6 +1,7 @@
 """The queue that a new request will find at a model, as the callers of an engine see it."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -35,7 +36,7 @@ class _View(NamedTuple):
     queue_depth: int
 
 
-class ExpectedQueue:
+class ExpectedQueue(ABC):
     """A model's queue: what its scheduler holds as of a snapshot, plus requests that are let in and not in it yet.
 
     A request is counted in one of three places at a time: reserved (`reserve`), submitted (`on_submit`), or in the
@@ -50,9 +51,9 @@ class ExpectedQueue:
         self._book = ArrivalBook(len(ranks))
         self._view = self._current_view()
 
+    @abstractmethod
     def speed(self, rank: int) -> QueueSpeed:
         """The current speed of the queue of one class."""
-        raise NotImplementedError
 
     @property
     def queue_depth(self) -> int:

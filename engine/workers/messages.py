@@ -177,13 +177,13 @@ def _encode_other(value: Any) -> Any:
     for kind in (int, float, str):  # of a subclass, as settings have them
         if isinstance(value, kind):
             return kind(value)
-    raise NotImplementedError(f"{type(value).__name__} cannot be sent")
+    raise TypeError(f"a message has a field of type {type(value).__name__}, which has no encoding")
 
 
 def _decode_other(kind: type, value: Any) -> Any:
     if kind is Path:
         return Path(value)
-    raise NotImplementedError(f"{kind.__name__} cannot be received")
+    raise TypeError(f"a message has a field of type {kind.__name__}, which has no decoding")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)

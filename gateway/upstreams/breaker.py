@@ -56,14 +56,14 @@ class UpstreamBreaker:
                 return self._open_until_s - self._now_s()
 
     def begin(self) -> bool:
-        """A request is about to be sent. Returns whether it is the trial of a half-open breaker: `end_trial` follows.
-        Requires that `retry_after_s` is None."""
+        """Count a request that is sent now; `retry_after_s` must be None. Returns True if it is the trial request of a
+        half-open breaker. The caller then has to call `end_trial`."""
         is_trial = self.state is BreakerState.HALF_OPEN
         self._trials += is_trial
         return is_trial
 
     def end_trial(self) -> None:
-        """The trial has ended, however it did."""
+        """Release the trial slot, after a success or a failure."""
         self._trials -= 1
 
     def on_success(self) -> None:
