@@ -178,8 +178,9 @@ class ReplicaSet:
 
     def choose(self, model: str, submission: Submission) -> Replica | None:
         """The replica whose first token of the prompt is expected the earliest; None: no one takes it."""
-        adapter = None if submission.adapter is None else submission.adapter.digest
-        keys = prefix_keys(submission.token_ids, submission.salt, adapter)
+        return self._choose(model, submission, _keys_of(submission))
+
+    def _choose(self, model: str, submission: Submission, keys: Sequence[int]) -> Replica | None:
         with self.lock:
             takers = [(each, each.estimate(model, submission, keys)) for each in self.replicas if each.takes(model)]
             if not takers:
@@ -200,10 +201,11 @@ class ReplicaSet:
         reservation: Reservation | None = None,
     ) -> CallRecord:
         """As `WorkerRequests.submit`, at the best replica."""
+        keys = _keys_of(submissions[0])  # before the lock, as it takes a millisecond for a long prompt
         with self.lock:
             if self._closed:
                 raise EngineError("the engine is closed")
-            chosen = self.choose(model, submissions[0])
+            chosen = self._choose(model, submissions[0], keys)
             if chosen is None:
                 raise EngineUnavailable(f"no worker serves {model} at the moment")
             if reservation is not None and not chosen.queues[model].holds(reservation):
@@ -295,3 +297,8 @@ class ReplicaSet:
 
     def _heir(self, each: Outstanding) -> Replica | None:
         return self.choose(each.record.model, each.remaining())
+
+
+def _keys_of(submission: Submission) -> list[int]:
+    adapter = None if submission.adapter is None else submission.adapter.digest
+    return prefix_keys(submission.token_ids, submission.salt, adapter)

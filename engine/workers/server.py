@@ -94,12 +94,11 @@ class WorkerServer:
 
     def abort_all(self) -> None:
         """The client has gone: end its requests."""
-        by_model: dict[str, list[str]] = {name: list(self._requests) for name in self._models}
         for task in set(self._preparing.values()):
             task.cancel()
-        for name, request_ids in by_model.items():
+        for name in self._models:
             with suppress(EngineError):
-                self._core.abort(name, request_ids, lambda: None)
+                self._core.abort(name, list(self._requests), lambda: None)  # ignores those of other models
         self._requests.clear()
 
     def _post_to(self, loop: asyncio.AbstractEventLoop) -> Callable[[ToWorker], None]:

@@ -4,8 +4,7 @@ import asyncio
 import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,10 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import EngineUnavailable
 from engine.request import STANDARD, PromptInput, SamplingParams, TextDelta
-from engine.runtime.output_stream import OutputStream
 from engine.workers.replica_engine import ReplicaEngine
 from engine.workers.replicas import Replica
 from engine.workers.tls import TLSFiles, client_context
+from tests.support.waiting import all_of, until, wait_for
 
 CONFIG = EngineConfig(dtype="float32", kv_cache_bytes=4 << 20, threads=1, salt_key=b"salt")
 PROMPT = [1, 5, 9, 20, 33, 7, 7, 4]
@@ -125,13 +124,6 @@ def engine_of(folder: Path, workers: list[Worker], context: ssl.SSLContext | Non
     return ReplicaEngine({"m": folder}, addresses, CONFIG, context, ready_seconds=20.0)
 
 
-async def rest_of(stream: OutputStream) -> list[TextDelta]:
-    deltas: list[TextDelta] = []
-    while batch := await stream.next_batch():
-        deltas += batch
-    return deltas
-
-
 def essence(deltas: list[TextDelta]) -> list[object]:
     seen: list[object] = []
     for index in sorted({delta.index for delta in deltas}):
@@ -144,7 +136,7 @@ def essence(deltas: list[TextDelta]) -> list[object]:
 
 async def answer(engine: Engine | ReplicaEngine, prompt: PromptInput) -> list[object]:
     async with engine.submit("m", [prompt]) as stream:
-        return essence(await rest_of(stream))
+        return essence(await all_of(stream))
 
 
 def holder(engine: ReplicaEngine) -> Replica:
@@ -178,7 +170,7 @@ async def test_another_worker_continues_the_streams_of_a_lost_one(
         deltas = list(await stream.next_batch())
         lost = holder(there)
         worker_of(lost, two).kill()
-        deltas += await rest_of(stream)
+        deltas += await all_of(stream)
     assert essence(deltas) == await answer(here, prompt)
     await wait_for(lambda: not lost.requests.connected)
     assert there.ready, "the other one is there"
@@ -198,7 +190,7 @@ async def test_streams_wait_for_a_worker_where_all_are_lost(
         with pytest.raises(EngineUnavailable):
             await answer(there, prompt)
         await asyncio.to_thread(two[1].start)
-        deltas += await rest_of(stream)
+        deltas += await all_of(stream)
     assert essence(deltas) == await answer(here, prompt)
 
 
@@ -212,7 +204,7 @@ async def test_a_worker_that_drains_gets_no_new_requests_and_ends_those_that_it_
         worker_of(drained, two).drain()
         await wait_for(lambda: drained.draining)
         assert await answer(there, prompt) == await answer(here, prompt)
-        deltas += await rest_of(stream)
+        deltas += await all_of(stream)
     assert essence(deltas) == await answer(here, prompt)
     await wait_for(lambda: not drained.requests.connected)
 
@@ -237,7 +229,7 @@ async def test_reservations_leave_nothing_behind(there: ReplicaEngine) -> None:
     async def one(prompt: PromptInput) -> None:
         with there.reserve("m", STANDARD) as reservation:
             async with there.submit("m", [prompt], reservation=reservation) as stream:
-                await rest_of(stream)
+                await all_of(stream)
 
     await asyncio.gather(*map(one, prompts))
     assert there.reservations() == {"m": 0}
@@ -278,16 +270,3 @@ def make_authority(folder: Path) -> TLSFiles:
 
 def openssl(*arguments: str) -> None:
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-
-
-async def wait_for(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.005)

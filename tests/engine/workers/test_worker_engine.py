@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +19,9 @@ from engine.errors import EngineError, EngineUnavailable, InvalidParameter, Unse
 from engine.grammar.spec import GrammarSpec
 from engine.models.config import UnsupportedCheckpoint
 from engine.request import STANDARD, PromptInput, SamplingParams, TextDelta, Usage
-from engine.runtime.output_stream import OutputStream
 from engine.workers.worker_engine import WorkerEngine
 from tests.support.peft_adapters import make_adapter
+from tests.support.waiting import all_of, until, wait_for
 
 CONFIG = EngineConfig(dtype="float32", kv_cache_bytes=4 << 20, threads=1, salt_key=b"salt")
 PROMPT = [1, 5, 9, 20, 33, 7, 7, 4]
@@ -268,26 +267,6 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-async def all_of(stream: OutputStream) -> list[TextDelta]:
-    deltas: list[TextDelta] = []
-    while batch := await stream.next_batch():
-        deltas += batch
-    return deltas
-
-
-async def wait_for(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.005)
 
 
 def test_sizes_that_are_not_stated_are_those_of_the_processs_device(folder: Path) -> None:
