@@ -4,21 +4,22 @@ As `benchmarks.weightless`, without even the engine's thread and its scheduler: 
 answer has the most tokens that it may have, a delta each, and all of them are there at once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any, Self
+from typing import Self
 
 from benchmarks import weightless
 from engine.engine import Engine
-from engine.request import FinishReason, PromptInput, TextDelta, Usage
+from engine.request import FinishReason, TextDelta, Usage
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.output_stream import MAX_BATCH_TOKENS
 
 TEXT = " time"
 
 
 class EngineAtOnce(Engine):
-    def submit(self, model: str, prompts: Sequence[PromptInput], **_: Any) -> "StreamAtOnce":  # type: ignore[override]
-        [prompt] = prompts
+    def submit(self, model: str, call: EngineCall) -> "StreamAtOnce":  # type: ignore[override]
+        [prompt] = call.prompts
         [token] = self.models[model].text.encode(TEXT, add_special_tokens=False)
         return StreamAtOnce(_answer(len(prompt.token_ids), prompt.params.max_tokens or 1, token))
 

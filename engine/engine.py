@@ -16,6 +16,7 @@ from engine.request import STANDARD, PromptInput, SamplingParams, ServiceClass, 
 from engine.runtime.adapter_loading import adapter_memory
 from engine.runtime.adapter_reading import AdapterProcess, adapter_reader
 from engine.runtime.core import EngineCore, EngineHealth
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.model_loading import LoadProgress, load
@@ -154,27 +155,12 @@ class Engine:
         """Open reservations by model: neither submitted nor released. 0 if no request is in progress."""
         return {name: self._core.reservations(name) for name in self.models}
 
-    def submit(
-        self,
-        model: str,
-        prompts: Sequence[PromptInput],
-        *,
-        tenant: str = "",
-        service_class: ServiceClass = STANDARD,
-        on_abort: AbortListener | None = None,
-        reservation: Reservation | None = None,
-        adapter: AdapterSource | None = None,
-    ) -> OutputStream:
-        """A call that generates from token ids, for each prompt `n` choices, numbered from those of the first prompt
-        on. It is submitted when the stream is entered; a grammar is compiled first.
+    def submit(self, model: str, call: EngineCall) -> OutputStream:
+        """Generate from token ids, for each prompt `n` choices. The call is submitted when the stream is entered; a
+        grammar is compiled first.
 
         Leaving the stream aborts what has not been read to its end and frees its blocks before the next step. Unread
         deltas are bounded: beyond the bound the requests are paused.
-
-        `tenant`: opaque name that separates prefix caches and shares capacity. `on_abort`: called on the event loop for
-        each choice whose last delta was not read, aborted or failed, with its usage, as soon as the engine has released
-        it. `reservation`: made for these prompts; consumed as they are submitted. `adapter`: the model is changed by
-        it for these prompts; it is loaded first, if it is not resident.
 
         Raises, at the call:
             KeyError: the model is not loaded.
@@ -189,10 +175,10 @@ class Engine:
             EngineError: a request fails inside the engine.
         """
         served = self.models[model]
-        submissions = self._submitter.submissions(served, prompts, tenant, service_class, adapter)
+        submissions = self._submitter.submissions(served, call)
         requests = [requests_of(served, submission, self._arrivals) for submission in submissions]
-        handle = RequestHandle(self._core, served, requests, self._dispatchers.current, reservation)
-        return OutputStream(choices_of(served, prompts, submissions), handle, on_abort)
+        handle = RequestHandle(self._core, served, requests, self._dispatchers.current, call.reservation)
+        return OutputStream(choices_of(served, call.prompts, submissions), handle, call.on_abort)
 
     def stream(
         self,
@@ -212,16 +198,8 @@ class Engine:
         are ready. Closing the iterator, or cancelling the task that iterates, aborts the request.
         """
         prompts = [PromptInput(prompt, params, request_id, continues_text)]
-        stream = self.submit(
-            model,
-            prompts,
-            tenant=tenant,
-            service_class=service_class,
-            on_abort=on_abort,
-            reservation=reservation,
-            adapter=adapter,
-        )
-        return _deltas(stream)
+        call = EngineCall(prompts, tenant, service_class, on_abort, reservation, adapter)
+        return _deltas(self.submit(model, call))
 
     def generate(
         self, model: str, prompts: Sequence[Prompt], params: SamplingParams | None = None

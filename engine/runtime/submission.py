@@ -11,6 +11,7 @@ from engine.adapters.source import AdapterSource
 from engine.errors import InvalidParameter, UnservableRequest
 from engine.grammar.allowed import AllowedTokens
 from engine.request import PromptInput, Request, SamplingParams, ServiceClass
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.loaded_model import ServedModel
 from engine.runtime.streams import Choice
 from engine.text.detokenizer import Detokenizer
@@ -45,35 +46,20 @@ class Submitter:
         self._salt_key = salt_key or secrets.token_bytes(32)
         self._numbers = itertools.count()
 
-    def submissions(
-        self,
-        served: ServedModel,
-        prompts: Sequence[PromptInput],
-        tenant: str,
-        service_class: ServiceClass,
-        adapter: AdapterSource | None,
-    ) -> list[Submission]:
+    def submissions(self, served: ServedModel, call: EngineCall) -> list[Submission]:
         """One for each prompt.
 
         Raises:
             UnservableRequest, InvalidParameter: as `Engine.submit` has them.
         """
-        if adapter is not None and not served.adapter_slots:
+        if call.adapter is not None and not served.adapter_slots:
             raise UnservableRequest(f"{served.name} takes no adapters")
-        salt = hmac.digest(self._salt_key, tenant.encode(), "sha256")
-        return [self._submission(served, prompt, tenant, service_class, salt, adapter) for prompt in prompts]
+        salt = hmac.digest(self._salt_key, call.tenant.encode(), "sha256")
+        return [self._submission(served, call, prompt, salt) for prompt in call.prompts]
 
-    def _submission(
-        self,
-        served: ServedModel,
-        prompt: PromptInput,
-        tenant: str,
-        service_class: ServiceClass,
-        salt: bytes,
-        adapter: AdapterSource | None,
-    ) -> Submission:
+    def _submission(self, served: ServedModel, call: EngineCall, prompt: PromptInput, salt: bytes) -> Submission:
         params = prompt.params
-        max_tokens = _max_tokens(served, prompt.token_ids, params, service_class)
+        max_tokens = _max_tokens(served, prompt.token_ids, params, call.service_class)
         seed = params.seed if params.seed is not None else secrets.randbits(63)
         name = prompt.request_id or uuid.uuid4().hex
         return Submission(
@@ -83,10 +69,10 @@ class Submitter:
             prompt_tokens=len(prompt.token_ids),
             params=params,
             max_tokens=max_tokens,
-            service_class=service_class,
-            tenant=tenant,
+            service_class=call.service_class,
+            tenant=call.tenant,
             salt=salt,
-            adapter=adapter,
+            adapter=call.adapter,
         )
 
 

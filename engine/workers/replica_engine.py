@@ -9,16 +9,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from engine.adapters.source import AdapterSource
 from engine.config import EngineConfig
 from engine.errors import EngineUnavailable
-from engine.request import STANDARD, PromptInput, ServiceClass
+from engine.request import ServiceClass
 from engine.runtime.core import EngineHealth
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.loaded_model import ServedModel
 from engine.runtime.output_stream import OutputStream
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener, OutputDispatchers
+from engine.runtime.streams import OutputDispatchers
 from engine.runtime.submission import Submitter, choices_of
 from engine.scheduling.stats import SchedulerStats
 from engine.workers.client_models import served_model, text_processors
@@ -142,26 +142,16 @@ class ReplicaEngine:
                 for name in self.models
             }
 
-    def submit(
-        self,
-        model: str,
-        prompts: Sequence[PromptInput],
-        *,
-        tenant: str = "",
-        service_class: ServiceClass = STANDARD,
-        on_abort: AbortListener | None = None,
-        reservation: Reservation | None = None,
-        adapter: AdapterSource | None = None,
-    ) -> OutputStream:
+    def submit(self, model: str, call: EngineCall) -> OutputStream:
         """As `Engine.submit`. A request outlives the loss of its worker.
 
         Raises, when the stream is read, in addition:
             EngineUnavailable: no worker takes requests.
         """
         served = self.models[model]
-        submissions = self._submitter.submissions(served, prompts, tenant, service_class, adapter)
-        handle = WorkerHandle(self.set, model, submissions, self._dispatchers.current, reservation)
-        return OutputStream(choices_of(served, prompts, submissions), handle, on_abort)
+        submissions = self._submitter.submissions(served, call)
+        handle = WorkerHandle(self.set, model, submissions, self._dispatchers.current, call.reservation)
+        return OutputStream(choices_of(served, call.prompts, submissions), handle, call.on_abort)
 
     def _add(self, address: Address, context: ssl.SSLContext | None, step_seconds: float) -> None:
         name = str(address)

@@ -1,25 +1,25 @@
 """An engine whose models are computed by a process of their own, with the interface of `Engine`."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from engine.adapters.source import AdapterSource
 from engine.config import EngineConfig, StatedSizes
 from engine.errors import EngineError
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
-from engine.request import STANDARD, PromptInput, ServiceClass
+from engine.request import ServiceClass
 from engine.runtime.core import EngineHealth
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.loaded_model import ServedModel
 from engine.runtime.model_loading import LoadProgress
 from engine.runtime.output_stream import OutputStream
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener, OutputDispatchers
+from engine.runtime.streams import OutputDispatchers
 from engine.runtime.submission import Submitter, choices_of
 from engine.scheduling.stats import SchedulerStats
 from engine.workers.client_models import served_model, text_processors
@@ -151,26 +151,16 @@ class WorkerEngine:
         """As `Engine.reservations`."""
         return {name: queue.reservations for name, queue in self._queues.items()}
 
-    def submit(
-        self,
-        model: str,
-        prompts: Sequence[PromptInput],
-        *,
-        tenant: str = "",
-        service_class: ServiceClass = STANDARD,
-        on_abort: AbortListener | None = None,
-        reservation: Reservation | None = None,
-        adapter: AdapterSource | None = None,
-    ) -> OutputStream:
+    def submit(self, model: str, call: EngineCall) -> OutputStream:
         """As `Engine.submit`. A request outlives one end of the process.
 
         Raises, when the stream is read, in addition:
             EngineUnavailable: the process is being started again.
         """
         served = self.models[model]
-        submissions = self._submitter.submissions(served, prompts, tenant, service_class, adapter)
-        handle = WorkerHandle(self.requests, model, submissions, self._dispatchers.current, reservation)
-        return OutputStream(choices_of(served, prompts, submissions), handle, on_abort)
+        submissions = self._submitter.submissions(served, call)
+        handle = WorkerHandle(self.requests, model, submissions, self._dispatchers.current, call.reservation)
+        return OutputStream(choices_of(served, call.prompts, submissions), handle, call.on_abort)
 
     def on_loading(self, model: str, done: int, total: int) -> None:
         """See `WorkerEvents`."""

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
-from engine.adapters.source import AdapterSource
-from engine.request import STANDARD, PromptInput, ServiceClass, TextDelta
+from engine.request import ServiceClass, TextDelta
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.model_details import ModelDetails
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener
 from engine.sampling_defaults import SamplingDefaults
 from engine.scheduling.stats import SchedulerStats
 from engine.text.processor import TextProcessor
@@ -118,21 +117,8 @@ class EngineClient(Protocol):
         """Reserve a place in the queue for a request that is admitted now, until it is submitted or released."""
         ...
 
-    def submit(
-        self,
-        model: str,
-        prompts: Sequence[PromptInput],
-        *,
-        tenant: str = "",
-        service_class: ServiceClass = STANDARD,
-        on_abort: AbortListener | None = None,
-        reservation: Reservation | None = None,
-        adapter: AdapterSource | None = None,
-    ) -> OutputStream:
-        """A call, submitted when its stream is entered. Choices are numbered from those of the first prompt on.
-
-        `on_abort` is called on the event loop with what each choice had consumed whose last delta was not read.
-        `reservation` was made for these prompts, and is consumed as they are submitted. `adapter` changes the model.
+    def submit(self, model: str, call: EngineCall) -> OutputStream:
+        """A call, submitted when its stream is entered.
 
         Raises:
             UnservableRequest, InvalidParameter: at the call, before anything is computed.

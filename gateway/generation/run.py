@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.request import PromptInput
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.streams import AbortListener
 from gateway.generation.admit import Admission
 from gateway.generation.context import Candidate, RequestContext
@@ -40,8 +41,7 @@ class Run:
     def submit(self, engine: EngineClient, prompts: Sequence[PreparedPrompt], first: int = 0) -> OutputStream:
         """The call of prompts number `first` on. Its choices are numbered from 0."""
         context, candidate = self.context, self.candidate
-        stream = engine.submit(
-            candidate.model.name,
+        call = EngineCall(
             [
                 PromptInput(prompt.token_ids, prompt.params, f"{context.id}-{position}", prompt.continues_text)
                 for position, prompt in enumerate(prompts, first)
@@ -52,6 +52,7 @@ class Run:
             reservation=candidate.reservation,
             adapter=candidate.adapter,
         )
+        stream = engine.submit(candidate.model.name, call)
         self.admission.on_submitted()
         return stream
 

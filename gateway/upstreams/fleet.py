@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from engine.adapters.source import AdapterSource
-from engine.request import STANDARD, PromptInput, ServiceClass
+from engine.request import ServiceClass
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener
 from engine.scheduling.stats import SchedulerStats
 from gateway.generation.engine_client import EngineClient, OutputStream, PredictedWait, ServedModel
 from gateway.telemetry.health import EngineHealth
@@ -95,29 +94,11 @@ class Fleet:
             return upstream.reserve(service_class)
         return self._engine().reserve(model, service_class)
 
-    def submit(
-        self,
-        model: str,
-        prompts: Sequence[PromptInput],
-        *,
-        tenant: str = "",
-        service_class: ServiceClass = STANDARD,
-        on_abort: AbortListener | None = None,
-        reservation: Reservation | None = None,
-        adapter: AdapterSource | None = None,
-    ) -> OutputStream:
+    def submit(self, model: str, call: EngineCall) -> OutputStream:
         """As `EngineClient`."""
         if (upstream := self._upstreams.get(model)) is not None:
-            return upstream.submit(prompts, tenant, service_class, on_abort, reservation)
-        return self._engine().submit(
-            model,
-            prompts,
-            tenant=tenant,
-            service_class=service_class,
-            on_abort=on_abort,
-            reservation=reservation,
-            adapter=adapter,
-        )
+            return upstream.submit(call)
+        return self._engine().submit(model, call)
 
     def _engine(self) -> LocalEngine:
         if self._local is None:

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from engine.request import PromptInput, ServiceClass
+from engine.request import ServiceClass
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.model_details import ModelDetails
 from engine.runtime.reservation import Reservation
-from engine.runtime.streams import AbortListener
 from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
 from engine.scheduling.stats import SchedulerStats
 from gateway.config.upstreams import StatedUpstream
@@ -125,32 +125,25 @@ class UpstreamModel:
             raise unavailable(retry_after_s)
         return self.load.reserve(self._rank_of[service_class.name])
 
-    def submit(
-        self,
-        prompts: Sequence[PromptInput],
-        tenant: str,
-        service_class: ServiceClass,
-        on_abort: AbortListener | None,
-        reservation: Reservation | None,
-    ) -> UpstreamStream:
+    def submit(self, call: EngineCall) -> UpstreamStream:
         """As `EngineClient.submit`."""
         context = CallContext(
             self.connection,
             self.remote_name,
             self._running_usage,
-            _cache_salt(tenant) if self._takes_salt else None,
+            _cache_salt(call.tenant) if self._takes_salt else None,
             self.text.count,
             self.load.on_first_token,
             self._on_estimated,
         )
         answers: list[GeneratedAnswer | EmbeddedAnswer] = []
         first = 0
-        for given in prompts:
+        for given in call.prompts:
             kind = GeneratedAnswer if given.params.pooling is None else EmbeddedAnswer
             answers.append(kind(context, given, first))
             first += given.params.n
-        rank = self._rank_of[service_class.name]
-        return UpstreamStream(answers, lambda: self._slot(rank, tenant), reservation, on_abort)
+        rank = self._rank_of[call.service_class.name]
+        return UpstreamStream(answers, lambda: self._slot(rank, call.tenant), call.reservation, call.on_abort)
 
     def stats(self) -> SchedulerStats:
         """The part of a scheduler's state that is known of another server: requests of this gateway."""

@@ -15,7 +15,6 @@ from typing import Self
 from engine.adapters.source import AdapterSource
 from engine.errors import EngineError, InvalidParameter, UnservableRequest
 from engine.request import (
-    STANDARD,
     Alternative,
     FinishReason,
     PromptInput,
@@ -26,6 +25,7 @@ from engine.request import (
     Usage,
 )
 from engine.runtime.core import EngineHealth
+from engine.runtime.engine_call import EngineCall
 from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.output_stream import MAX_BATCH_TOKENS
 from engine.runtime.reservation import UNKNOWN_PROMPT, ArrivalBook, Reservation
@@ -136,23 +136,19 @@ class FakeEngine:
     def _let_in(self, model: str) -> int:
         return self.books[model].by_class[0].requests + self.live_of[model]
 
-    def submit(
-        self,
-        model: str,
-        prompts: Sequence[PromptInput],
-        *,
-        tenant: str = "",
-        service_class: ServiceClass = STANDARD,
-        on_abort: AbortListener | None = None,
-        reservation: Reservation | None = None,
-        adapter: AdapterSource | None = None,
-    ) -> "FakeStream":
-        choices_each = prompts[0].params.n
+    def submit(self, model: str, call: EngineCall) -> "FakeStream":
+        choices_each = call.prompts[0].params.n
         streams = [
             self._stream(
-                model, prompt, tenant, service_class, _numbered(on_abort, i * choices_each), reservation, adapter
+                model,
+                prompt,
+                call.tenant,
+                call.service_class,
+                _numbered(call.on_abort, i * choices_each),
+                call.reservation,
+                call.adapter,
             )
-            for i, prompt in enumerate(prompts)
+            for i, prompt in enumerate(call.prompts)
         ]
         return FakeStream(streams, choices_each)
 

@@ -261,7 +261,10 @@ TABLE = {
     ],
     "gateway.generation.run:Run": [
         Plant(
-            "a request is computed without its adapter", "submit", replace_argument("submit", "adapter", "None"), seed=3
+            "a request is computed without its adapter",
+            "submit",
+            replace_argument("EngineCall", "adapter", "None"),
+            seed=3,
         ),
     ],
     "gateway.http.middleware": [

@@ -15,6 +15,7 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.errors import EngineUnavailable
 from engine.request import STANDARD, PromptInput, SamplingParams, TextDelta
+from engine.runtime.engine_call import EngineCall
 from engine.workers.replica_engine import ReplicaEngine
 from engine.workers.replicas import Replica
 from engine.workers.tls import TLSFiles, client_context
@@ -135,7 +136,7 @@ def essence(deltas: list[TextDelta]) -> list[object]:
 
 
 async def answer(engine: Engine | ReplicaEngine, prompt: PromptInput) -> list[object]:
-    async with engine.submit("m", [prompt]) as stream:
+    async with engine.submit("m", EngineCall([prompt])) as stream:
         return essence(await all_of(stream))
 
 
@@ -166,7 +167,7 @@ async def test_another_worker_continues_the_streams_of_a_lost_one(
     here: Engine, there: ReplicaEngine, two: list[Worker]
 ) -> None:
     prompt = PromptInput(PROMPT, LONG)
-    async with there.submit("m", [prompt]) as stream:
+    async with there.submit("m", EngineCall([prompt])) as stream:
         deltas = list(await stream.next_batch())
         lost = holder(there)
         worker_of(lost, two).kill()
@@ -180,7 +181,7 @@ async def test_streams_wait_for_a_worker_where_all_are_lost(
     here: Engine, there: ReplicaEngine, two: list[Worker]
 ) -> None:
     prompt = PromptInput(PROMPT, LONG)
-    async with there.submit("m", [prompt]) as stream:
+    async with there.submit("m", EngineCall([prompt])) as stream:
         deltas = list(await stream.next_batch())
         last = worker_of(holder(there), two)
         for worker in sorted(two, key=lambda worker: worker is last):
@@ -198,7 +199,7 @@ async def test_a_worker_that_drains_gets_no_new_requests_and_ends_those_that_it_
     here: Engine, there: ReplicaEngine, two: list[Worker]
 ) -> None:
     prompt = PromptInput(PROMPT, LONG)
-    async with there.submit("m", [prompt]) as stream:
+    async with there.submit("m", EngineCall([prompt])) as stream:
         deltas = list(await stream.next_batch())
         drained = holder(there)
         worker_of(drained, two).drain()
@@ -211,7 +212,9 @@ async def test_a_worker_that_drains_gets_no_new_requests_and_ends_those_that_it_
 
 async def test_requests_at_once_are_spread_over_the_workers(there: ReplicaEngine) -> None:
     async def one(number: int) -> None:
-        async with there.submit("m", [PromptInput([number + 3] * 40, SamplingParams(max_tokens=200))]) as stream:
+        async with there.submit(
+            "m", EngineCall([PromptInput([number + 3] * 40, SamplingParams(max_tokens=200))])
+        ) as stream:
             await wait_for(lambda: len(there.set) == 24)
             seen.append([len(replica.requests) for replica in there.set.replicas])
             await everyone.wait()
@@ -228,7 +231,7 @@ async def test_reservations_leave_nothing_behind(there: ReplicaEngine) -> None:
 
     async def one(prompt: PromptInput) -> None:
         with there.reserve("m", STANDARD) as reservation:
-            async with there.submit("m", [prompt], reservation=reservation) as stream:
+            async with there.submit("m", EngineCall([prompt], reservation=reservation)) as stream:
                 await all_of(stream)
 
     await asyncio.gather(*map(one, prompts))

@@ -19,6 +19,7 @@ from engine.errors import EngineError, EngineUnavailable, InvalidParameter, Unse
 from engine.grammar.spec import GrammarSpec
 from engine.models.config import UnsupportedCheckpoint
 from engine.request import STANDARD, PromptInput, SamplingParams, TextDelta, Usage
+from engine.runtime.engine_call import EngineCall
 from engine.workers.worker_engine import WorkerEngine
 from tests.support.peft_adapters import make_adapter
 from tests.support.waiting import all_of, until, wait_for
@@ -52,7 +53,7 @@ async def read(
     """All deltas of a call, by choice. `kill_after`: tokens read after which the process is killed."""
     deltas: dict[int, list[TextDelta]] = {}
     tokens = 0
-    async with engine.submit("m", prompts) as stream:
+    async with engine.submit("m", EngineCall(prompts)) as stream:
         while batch := await stream.next_batch():
             for delta in batch:
                 deltas.setdefault(delta.index, []).append(delta)
@@ -115,7 +116,7 @@ async def test_an_answer_is_the_same_where_its_process_is_killed(here: Engine, t
 async def test_an_answer_goes_on_after_a_kill_while_its_reader_is_away(here: Engine, there: WorkerEngine) -> None:
     prompt = PromptInput(PROMPT, SamplingParams(seed=1, max_tokens=400, ignore_eos=True))
     deltas: dict[int, list[TextDelta]] = {}
-    async with there.submit("m", [prompt]) as stream:
+    async with there.submit("m", EngineCall([prompt])) as stream:
         await asyncio.to_thread(until, lambda: there.stats()["m"].paused == 1)
         kill(there)
         await asyncio.to_thread(until, lambda: there.requests.replays_total == 1 and there.stats()["m"].paused == 1)
@@ -128,7 +129,7 @@ async def test_an_answer_goes_on_after_a_kill_while_its_reader_is_away(here: Eng
 async def test_a_stream_that_is_left_is_aborted_with_its_usage(there: WorkerEngine) -> None:
     usages: dict[int, Usage] = {}
     prompt = PromptInput(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True, n=2))
-    async with there.submit("m", [prompt], on_abort=usages.__setitem__) as stream:
+    async with there.submit("m", EngineCall([prompt], on_abort=usages.__setitem__)) as stream:
         read_tokens = len((await stream.next_batch())[0].token_ids)
     await wait_for(lambda: len(usages) == 2)
     assert all(usage.prompt_tokens == len(PROMPT) for usage in usages.values())
@@ -139,7 +140,7 @@ async def test_a_stream_that_is_left_is_aborted_with_its_usage(there: WorkerEngi
 async def test_a_stream_that_is_left_after_its_process_was_killed_is_billed_for_its_tokens(there: WorkerEngine) -> None:
     usages: dict[int, Usage] = {}
     prompt = PromptInput(PROMPT, SamplingParams(max_tokens=100, ignore_eos=True))
-    async with there.submit("m", [prompt], on_abort=usages.__setitem__) as stream:
+    async with there.submit("m", EngineCall([prompt], on_abort=usages.__setitem__)) as stream:
         read_tokens = sum(len(delta.token_ids) for delta in await stream.next_batch())
         os.kill(there.supervisor.pid or 0, signal.SIGSTOP)
         kill(there)
@@ -150,7 +151,7 @@ async def test_a_stream_that_is_left_after_its_process_was_killed_is_billed_for_
 
 async def test_a_request_that_ends_two_processes_is_not_given_a_third(there: WorkerEngine) -> None:
     prompt = PromptInput(list(range(3, 90)) * 5, SamplingParams(max_tokens=400, ignore_eos=True))
-    async with there.submit("m", [prompt]) as stream:
+    async with there.submit("m", EngineCall([prompt])) as stream:
         await wait_for(lambda: len(there.requests) == 1)
         kill(there)
         await wait_for(lambda: there.requests.replays_total == 1)
@@ -165,7 +166,7 @@ async def test_requests_are_refused_while_the_process_is_started_again(here: Eng
     kill(there)
     await wait_for(lambda: not there.ready)
     with there.reserve("m", STANDARD) as reservation, pytest.raises(EngineUnavailable):
-        async with there.submit("m", [prompt], reservation=reservation) as stream:
+        async with there.submit("m", EngineCall([prompt], reservation=reservation)) as stream:
             await stream.next_batch()
     await wait_for(lambda: there.ready)
     assert essence(await read(there, prompt)) == essence(await read(here, prompt))
@@ -176,7 +177,7 @@ async def test_a_process_that_stands_still_is_replaced(
 ) -> None:
     monkeypatch.setattr(there.supervisor, "_silence_seconds", 1.0)
     prompt = PromptInput(PROMPT, CASES["seeded"])
-    async with there.submit("m", [prompt]) as stream:
+    async with there.submit("m", EngineCall([prompt])) as stream:
         deltas = {index: [] for index in range(3)}  # type: dict[int, list[TextDelta]]
         for delta in await stream.next_batch():
             deltas[delta.index].append(delta)
@@ -196,9 +197,9 @@ async def test_refusals_are_those_of_an_engine_in_this_process(here: Engine, the
             await read(engine, PromptInput(PROMPT, regex))
         assert refused.value.param == "guided_regex"
         with pytest.raises(UnservableRequest):
-            engine.submit("m", [PromptInput([1] * 10_000, CASES["greedy"])])
+            engine.submit("m", EngineCall([PromptInput([1] * 10_000, CASES["greedy"])]))
         with pytest.raises(KeyError):
-            engine.submit("other", [PromptInput(PROMPT, CASES["greedy"])])
+            engine.submit("other", EngineCall([PromptInput(PROMPT, CASES["greedy"])]))
 
 
 async def test_adapters_are_read_by_the_process(tiny_folders: dict[str, Path], tmp_path: Path) -> None:
@@ -207,7 +208,9 @@ async def test_adapters_are_read_by_the_process(tiny_folders: dict[str, Path], t
     answers = []
     for load in (Engine.load, WorkerEngine.load):
         with load({"m": tiny_folders["llama"]}, replace(CONFIG, adapter_slots=1)) as engine:
-            async with engine.submit("m", [PromptInput(PROMPT, CASES["greedy"])], adapter=adapter) as stream:
+            async with engine.submit(
+                "m", EngineCall([PromptInput(PROMPT, CASES["greedy"])], adapter=adapter)
+            ) as stream:
                 answers.append([token for delta in await all_of(stream) for token in delta.token_ids])
     assert answers[0] == answers[1]
 
@@ -233,7 +236,9 @@ async def test_closing_ends_running_requests_and_the_process(folder: Path) -> No
     engine = WorkerEngine.load({"m": folder}, CONFIG)
     pid = engine.supervisor.pid
     assert pid is not None
-    async with engine.submit("m", [PromptInput(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True))]) as stream:
+    async with engine.submit(
+        "m", EngineCall([PromptInput(PROMPT, SamplingParams(max_tokens=400, ignore_eos=True))])
+    ) as stream:
         await stream.next_batch()
         await asyncio.to_thread(engine.close)
         with pytest.raises(EngineError):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from engine.request import SamplingParams
+from engine.runtime.engine_call import EngineCall
 from gateway.generation.deltas import reading
 from gateway.http.errors import ClientGone
 from tests.support.fake_engine import FakeEngine, PromptInput
@@ -19,7 +20,7 @@ async def never() -> dict[str, Any]:
 def call(engine: FakeEngine, pace_s: float = 0.0):
     engine.start()
     engine.pace_s = pace_s
-    return engine.submit("tiny", [PromptInput([1, 2], SamplingParams(max_tokens=5))])
+    return engine.submit("tiny", EngineCall([PromptInput([1, 2], SamplingParams(max_tokens=5))]))
 
 
 async def test_a_call_is_read_to_its_end() -> None:
