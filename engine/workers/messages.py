@@ -34,11 +34,12 @@ class Start(_Message, frozen=True):
 
 
 class Submit(_Message, frozen=True):
-    """The prompts of one call. `Accepted` or `Refused` answers it."""
+    """The prompts of one call. `Accepted` or `Refused` answers it. `is_replay`: another worker had accepted them."""
 
     call: int
     model: str
     submissions: tuple[Submission, ...]
+    is_replay: bool = False
 
 
 class Pause(_Message, frozen=True):

@@ -10,7 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from engine.engine import Engine
-from engine.errors import EngineError
+from engine.errors import EngineError, TooManyGrammars
+from engine.grammar.spec import GrammarSpec
 from engine.memory.request_hashes import hash_prompts
 from engine.request import FinishReason, Request, TokenDelta, Usage
 from engine.runtime.core import EngineCore
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 0.1
 """Time between two `Stats`."""
+GRAMMAR_SECONDS = 0.2
+"""Time after which a replay asks again for a place in the queue of its tenant's grammars."""
 
 
 class WorkerServer:
@@ -126,7 +129,7 @@ class WorkerServer:
         calls = [requests_of(served, submission, self._arrivals) for submission in message.submissions]
         ids = [request.id for requests in calls for request in requests]
         self._requests |= {request.id: request for requests in calls for request in requests}
-        task = asyncio.create_task(self._prepare(message.call, served, calls))
+        task = asyncio.create_task(self._prepare(message, served, calls))
         self._preparing |= dict.fromkeys(ids, task)
 
         def on_done(_: asyncio.Task[None]) -> None:
@@ -136,14 +139,15 @@ class WorkerServer:
 
         task.add_done_callback(on_done)
 
-    async def _prepare(self, call: int, served: ServedModel, calls: Sequence[Sequence[Request]]) -> None:
+    async def _prepare(self, message: Submit, served: ServedModel, calls: Sequence[Sequence[Request]]) -> None:
         """Compile the grammars of a call and hash its blocks, then submit it."""
+        call = message.call
         try:
             for position, requests in enumerate(calls):
                 if position:
                     await asyncio.sleep(0)
                 if (grammar := requests[0].params.grammar) is not None:
-                    await assign_matchers(served, grammar, requests)
+                    await _assign_matchers(served, grammar, requests, waits=message.is_replay)
                 if served.prefix_cache:
                     await hash_prompts(requests)
             for requests in calls:  # together, so that they share a step
@@ -224,6 +228,20 @@ def _read(
 def _call_soon(loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
     with suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(action)
+
+
+async def _assign_matchers(
+    served: ServedModel, grammar: GrammarSpec, requests: Sequence[Request], *, waits: bool
+) -> None:
+    """As `assign_matchers`. `waits`: for a place in the queue. A stream that has begun is not to end because many of
+    its tenant's are replayed together."""
+    while True:
+        try:
+            return await assign_matchers(served, grammar, requests)
+        except TooManyGrammars:
+            if not waits:
+                raise
+        await asyncio.sleep(GRAMMAR_SECONDS)
 
 
 def ready_message(engine: Engine) -> Ready:

@@ -203,7 +203,7 @@ class WorkerRequests:
         self._queues[each.record.model].expect(
             submission.request_ids, submission.service_class.name, len(submission.token_ids), submission.max_tokens
         )
-        self._send(Submit(each.call, each.record.model, (submission,)))
+        self._send(Submit(each.call, each.record.model, (submission,), is_replay=True))
         if each.is_paused:
             self._send(Pause(each.record.model, [request_id]))
 

@@ -92,12 +92,16 @@ class UpstreamLoad:
         self.first_token_s = _averaged(self.first_token_s, seconds)
 
     def check(self) -> None:
-        """Assert that the sums are those of the reservations."""
+        """Assert that the sums are those of the reservations, that no slot is lost, and that nothing that has ended
+        waits."""
         sums = [0] * len(self._reserved_by_rank)
         for reservation, prompts in self._reserved.items():
             sums[reservation.rank] += prompts
         assert sums == self._reserved_by_rank, "the sums differ from the reservations"
         assert 0 <= self.in_flight <= self.max_concurrent, "slots are lost"
+        waiters = [each for queue in self._queues for of_tenant in queue.values() for each in of_tenant]
+        assert not any(each.done() for each in waiters), "requests that have ended wait"
+        assert not waiters or self.in_flight == self.max_concurrent, "requests wait for a free slot"
 
     def _ahead(self, rank: int) -> int:
         queued = sum(len(waiters) for queue in self._queues[: rank + 1] for waiters in queue.values())

@@ -10,7 +10,7 @@ from fakeredis import FakeRedis
 
 from gateway.admission.store import HOLD_TTL_MS
 from gateway.metering.event import Ending, UsageEvent
-from tests.whole import adapter_audit, clients, worker_audit
+from tests.whole import adapter_audit, clients, upstream_audit, worker_audit
 from tests.whole.adapters import BASE, LIMITED, NAMES
 from tests.whole.answers import check_answer, check_bill
 from tests.whole.clients import Report
@@ -126,6 +126,8 @@ class Auditor:
             if gateway.open:
                 self._check_engine(gateway)
                 self._check_streams(gateway)
+                for upstream in gateway.services.upstreams:
+                    upstream.load.check()
                 if self._jumps % 128 == 0:
                     self._check_schedulers(gateway)
 
@@ -189,6 +191,7 @@ class Auditor:
                 device.faults = Faults()
             if isinstance(gateway.engine, SeenEngine):
                 gateway.engine.host.disarm()
+        self.world.upstream.disarm()
         self.world.adapter_reads.mean_s = min(self.world.adapter_reads.mean_s, PROBE_READ_S)
         self.world.adapter_reads.failing = 0.0
         await self._until_quiet()
@@ -196,6 +199,8 @@ class Auditor:
         for gateway in self.world.gateways:
             await self._probe(gateway)
         await self._until_quiet()
+        for gateway in self.world.gateways:
+            upstream_audit.check_served(gateway.services.upstreams)
         self._check_reports()
         if self.world.lost_holds:
             await asyncio.sleep(HOLD_TTL_MS / 1000)
@@ -236,6 +241,7 @@ class Auditor:
         left: list[str] = []
         for gateway in self.world.gateways:
             left += [f"gateway {gateway.index}: {each}" for each in left_in(gateway)]
+        left += upstream_audit.left_at(self.world.upstream)
         left += [f"task {name}" for name in self._tasks()]
         if self.world.config.topic:
             behind = len(self.world.topic.messages) - self.world.topic.committed
@@ -251,9 +257,9 @@ class Auditor:
         return sorted(names)
 
     async def _probe(self, gateway: Gateway) -> None:
-        for model in gateway.engine.models:
+        for model in gateway.services.engine.models:
             asked = [("probe", None), ("vip-probe", None)] if model == BASE else [("probe", None)]
-            if gateway.engine.adapter_slots(model):
+            if gateway.services.engine.adapter_slots(model):
                 asked += [("probe", name) for name in NAMES]
             for tenant, adapter in asked:
                 began_s = self.world.clock.elapsed_s
@@ -273,6 +279,7 @@ class Auditor:
             if report.crash is not None:
                 raise AssertionError(f"the application raised for {report.call}") from report.crash
             check_answer(report, self.engine_faulted or worker_audit.may_fail(report))
+            upstream_audit.check_status(self.world.upstream, report)
             self._check_hang_up(report)
             revoked_s = self.revoked_s.get(report.call.tenant)
             late = revoked_s is not None and report.began_s > revoked_s + APPLIED_S
@@ -343,6 +350,7 @@ class Auditor:
         billed = list(journalled.values())
         adapter_audit.check_answers(self.world, self.reports)
         worker_audit.check_answers(self.world, self.reports, billed, engine_faulted=self.engine_faulted)
+        upstream_audit.check_answers(self.world.upstream, self.reports, billed)
         adapter_audit.check_events(self.world, billed)
         parts_were_lost = self.world.redis.lost_data and self.world.config.gateways > 1
         check_credit(billed, self.granted_nanodollars, parts_were_lost=parts_were_lost)

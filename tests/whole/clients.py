@@ -11,6 +11,7 @@ from starlette.types import Message
 from gateway.http.bounds import MAX_STALLED_SECONDS
 from tests.whole.scenario import Call
 from tests.whole.tenants import key_of
+from tests.whole.upstream_server import FAR
 from tests.whole.world import Gateway, World
 
 WRITE_BUFFER_BYTES = 16 * 1024
@@ -159,8 +160,7 @@ class Report:
     @property
     def tells_token_ids(self) -> bool:
         """Whether the ids of an answer's tokens come with it."""
-        call = self.call
-        return call.endpoint in ("chat", "completions") and call.stream and call.variant % 2 == 0
+        return tells_token_ids(self.call)
 
     def taken_tokens(self, but_last_s: float = 0.0) -> int:
         """Of all choices, those that were handed to the socket, but for those of the last writes of tokens, of
@@ -187,6 +187,11 @@ class Report:
             for (at_s, taken), end in zip(writes, ends, strict=True)
             if b'"token_ids":[' in self.exchange.taken[taken:end]
         ]
+
+
+def tells_token_ids(call: Call) -> bool:
+    """Whether a call asks for the ids of its tokens. An upstream's are not known."""
+    return call.endpoint in ("chat", "completions") and call.stream and call.variant % 2 == 0 and call.model != FAR
 
 
 class Stepped:
@@ -307,7 +312,7 @@ def _request(call: Call) -> tuple[str, str, bytes]:
             body |= {"messages": [{"role": "user", "content": text}], "max_tokens": call.max_tokens, "n": call.n}
             if call.stream:
                 body |= {"stream": True, "stream_options": {"include_usage": True}}
-                if call.variant % 2 == 0:
+                if tells_token_ids(call):
                     body["return_token_ids"] = True
             if call.grammar:
                 body["response_format"] = {"type": "json_object"}
@@ -320,7 +325,7 @@ def _request(call: Call) -> tuple[str, str, bytes]:
             body |= {"prompt": prompts, "max_tokens": call.max_tokens, "n": call.n}
             if call.stream:
                 body |= {"stream": True, "stream_options": {"include_usage": True}}
-                if call.variant % 2 == 0:
+                if tells_token_ids(call):
                     body["return_token_ids"] = True
             elif call.variant % 5 == 0:
                 body["best_of"] = call.n + 1

@@ -2,7 +2,7 @@
 
 from engine.memory.state_pool import StateUse
 from engine.runtime.core import EngineCore
-from tests.whole import adapter_audit, worker_audit
+from tests.whole import adapter_audit, upstream_audit, worker_audit
 from tests.whole.workers import SeenEngine
 from tests.whole.world import Gateway
 
@@ -13,6 +13,7 @@ def left_in(gateway: Gateway) -> list[str]:
     if isinstance(gateway.engine, SeenEngine):
         left += worker_audit.left_in(gateway.engine)
     services = gateway.services
+    left += [each for model in services.upstreams for each in upstream_audit.left_in(model)]
     left += [
         f"{len(dispatcher._streams)} streams"
         for dispatcher in gateway.engine._dispatchers._by_loop.values()

@@ -14,6 +14,7 @@ from tests.whole import adapters
 from tests.whole.adapters import NAMES, OWNERS, TONE
 from tests.whole.scenario import Fault
 from tests.whole.tenants import PEPPER, id_of
+from tests.whole.upstream_server import REFUSALS
 from tests.whole.workers import SeenEngine
 from tests.whole.world import World
 
@@ -126,6 +127,8 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
             world.adapter_reads.fails = True
             await asyncio.sleep(lasts_s)
             world.adapter_reads.fails = False
+        case "upstream-away" | "upstream-refuses" | "upstream-breaks" | "upstream-silent" | "upstream-slow":
+            await _disturb_upstream(world, fault)
         case "adapter-deleted" | "adapter-weights" | "adapter-rollback":
             with suppress(UnknownAdapter):  # another change has just deleted it
                 await _change_adapter(world, fault, auditor)
@@ -137,6 +140,31 @@ async def apply_fault(world: World, fault: Fault, auditor: "Auditor") -> None:
             if gateway.open:
                 auditor.crashed()
                 await world.crash(fault.gateway % len(world.gateways))
+
+
+async def _disturb_upstream(world: World, fault: Fault) -> None:
+    server, lasts_s = world.upstream, fault.lasts_ms / 1000
+    world.upstream.is_faulted = True
+    match fault.kind:
+        case "upstream-away":
+            server.away = True
+            await asyncio.sleep(lasts_s)
+            server.away = False
+        case "upstream-refuses":
+            server.refuses = REFUSALS[fault.amount % len(REFUSALS)]
+            server.retry_after_s = (None, 0.5, 20.0)[fault.amount % 3]
+            await asyncio.sleep(lasts_s)
+            server.refuses, server.retry_after_s = 0, None
+        case "upstream-breaks":
+            server.breaks += 1 + fault.amount % 4
+        case "upstream-silent":
+            server.silent = True
+            await asyncio.sleep(lasts_s)
+            server.silent = False
+        case _:
+            server.factor = 1.0 + fault.amount
+            await asyncio.sleep(lasts_s)
+            server.factor = 1.0
 
 
 async def _change_adapter(world: World, fault: Fault, auditor: "Auditor") -> None:

@@ -24,6 +24,7 @@ from tests.support.planting import (
     swap,
     unshield,
 )
+from tests.whole import planted_upstream
 from tests.whole.known import REFUSED_AT_THE_END, SLOW_DISK
 from tests.whole.run import FEW_EVENTS, run
 from tests.whole.scenario import Scenario, draw
@@ -80,7 +81,7 @@ TABLE = {
         Plant("a stream stays registered", "forget", drop("pop")),
     ],
     "engine.runtime.submission:Submitter": [
-        Plant("all tenants have one salt", "submissions", replace("tenant.encode()", "b''")),
+        Plant("all tenants have one salt", "submissions", replace("call.tenant.encode()", "b''")),
     ],
     "engine.scheduling.adapter_queue:AdapterQueue": [
         Plant("a client that leaves while its adapter loads stays parked", "give_back", drop("_unpark"), seed=6),
@@ -343,7 +344,7 @@ TABLE = {
         Plant("a revoked key stays valid", "_age", return_before("_clock", "0.0")),
     ],
 }
-PLANTS = plants_in(TABLE)
+PLANTS = plants_in(TABLE | planted_upstream.TABLE)
 
 SHOWN_BY = {
     "streams run ahead of the journal": SLOW_DISK,

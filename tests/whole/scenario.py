@@ -16,6 +16,7 @@ FaultKind = Literal[
     "grant", "revoke", "restart", "crash",
     "worker-dies", "worker-hangs", "worker-start-dies", "worker-start-fails",
     "adapters-late", "adapters-fail", "adapter-deleted", "adapter-weights", "adapter-rollback",
+    "upstream-away", "upstream-refuses", "upstream-breaks", "upstream-silent", "upstream-slow",
 ]  # fmt: skip
 
 TENANTS = ("premium", "plain", "minute", "daily", "spender", "prepaid", "economy", "cascade")
@@ -113,6 +114,16 @@ class Config:
     """Time of a message on its way."""
     worker_room: int = 1 << 17
     """Bytes that are on their way at most."""
+    upstream: Literal["", "last", "running", "none"] = ""
+    """When the server of the model `far` reports its usage; empty: there is no such model."""
+    upstream_exact: bool = False
+    """Its tokenizer is known."""
+    upstream_us: int = 5_000
+    """Mean time until its next chunk."""
+    upstream_tokens: int = 1
+    """In each chunk."""
+    upstream_room: int = 100
+    """Requests that it gets at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +148,8 @@ def as_source(value: "Action | Config") -> str:
 
 def draw(seed: int) -> Scenario:
     """A scenario of a kind that its seed draws."""
-    from tests.whole.worker_scenario import KNOWN_WITHOUT_WORKERS, with_workers  # made of the actions of this module
+    from tests.whole.upstream_scenario import KNOWN_WITHOUT_UPSTREAM, with_upstream  # made of this module's actions
+    from tests.whole.worker_scenario import KNOWN_WITHOUT_WORKERS, with_workers
 
     random = Random(f"scenario-{seed}")
     config = replace(_config(random), states=Random(f"states-{seed}").choice((0, 0, 1, 20)))
@@ -153,6 +165,8 @@ def draw(seed: int) -> Scenario:
     config, actions = _with_adapters(Random(f"adapted-{seed}"), config, actions)
     if seed not in KNOWN_WITHOUT_WORKERS:
         config, actions = with_workers(Random(f"workers-{seed}"), config, actions)
+    if seed not in KNOWN_WITHOUT_UPSTREAM:
+        config, actions = with_upstream(Random(f"upstream-{seed}"), config, actions)
     actions.sort(key=lambda each: each.at_ms)
     return Scenario(seed, config, tuple(actions))
 

@@ -20,7 +20,7 @@ from tests.whole import adapters
 from tests.whole.randomness import seeded
 
 PEPPER = b"p" * 32
-PRICES = {"large": ("1", "0.5", "2"), "small": ("0.1", "0.05", "0.2")}
+PRICES = {"large": ("1", "0.5", "2"), "small": ("0.1", "0.05", "0.2"), "far": ("2", "1", "3")}
 """Dollars per million tokens of input, cached input and output."""
 
 TIERS = {"premium": "premium", "cascade": "premium"}

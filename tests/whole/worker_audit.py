@@ -13,6 +13,7 @@ from engine.workers.worker_requests import MAX_REPLAYS
 from gateway.metering.event import UsageEvent
 from tests.whole.clients import Report
 from tests.whole.submitted import Answer, answers, request_ids
+from tests.whole.upstream_server import FAR
 from tests.whole.workers import SeenEngine, WorkerHost
 from tests.whole.world import World
 
@@ -59,14 +60,14 @@ def left_in(engine: SeenEngine) -> list[str]:
 
 
 def may_fail(report: Report) -> bool:
-    """Whether its engine could not compute it: no worker could be started, or two ended, or one refused a replay."""
+    """Whether its engine could not compute it: no worker could be started, or two ended."""
     host = _host_of(report)
     if host is None or report.ended_s is None:
         return False
     since_s, until_s = report.began_s - SETTLED_S, report.ended_s + SETTLED_S
     ends = [at_s for at_s in host.ended_s if since_s <= at_s <= until_s]
     failed = [at_s for at_s in host.start_failed_s if since_s <= at_s <= until_s]
-    return len(ends) > 1 or bool(failed) or bool(host.refused_replays) or report.gateway.services.drain.begun
+    return len(ends) > 1 or bool(failed) or report.gateway.services.drain.begun
 
 
 def check_answers(
@@ -76,7 +77,8 @@ def check_answers(
     worker. What a request is billed has been computed for it."""
     by_request, by_http_request = {}, {}
     for event in events:
-        _check_event(world, event)
+        if event.served_model != FAR:
+            _check_event(world, event)
         by_request[event.request_id] = by_http_request[event.http_request_id] = event
     for report in reports:
         _check_answer(world, report, by_request)
@@ -121,8 +123,8 @@ def _check_answer(world: World, report: Report, events: Mapping[str, UsageEvent]
     """The client has the beginning of the right answer; all of it where it ended well."""
     if report.status != 200 or report.call.endpoint not in ("chat", "completions"):
         return
-    request_id, shown = _shown(report)
-    if not shown:
+    request_id, shown = shown_in(report)
+    if not shown or events[request_id].served_model == FAR:
         return
     calls = world.submitted.calls[request_id]
     right = [call for call in calls if _fits(shown, answers(call), report)]
@@ -146,7 +148,7 @@ def _check_billed(report: Report, right: Sequence[Sequence[Submission]], event: 
     assert billed in possible, f"(prompt, cached, completion) tokens {billed} are billed, not {possible}: {report.call}"
 
 
-def _shown(report: Report) -> tuple[str, dict[int, Shown]]:
+def shown_in(report: Report) -> tuple[str, dict[int, Shown]]:
     """The id of an answer, and its choices as far as they were taken."""
     if "text/event-stream" not in report.exchange.headers.get("content-type", ""):
         if not report.is_whole:

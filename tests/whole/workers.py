@@ -19,7 +19,7 @@ from engine.engine import Engine
 from engine.runtime.loaded_model import LoadedModel
 from engine.runtime.submission import Submission
 from engine.workers import client_models, supervisor
-from engine.workers.messages import Abort, Aborted, Deltas, FromWorker, Ready, Refused, Start, Submit, ToWorker
+from engine.workers.messages import Abort, Aborted, Deltas, FromWorker, Ready, Start, Submit, ToWorker
 from engine.workers.worker_engine import WorkerEngine
 from tests.whole import models, sockets
 from tests.whole.clock import VirtualClock
@@ -67,7 +67,6 @@ class WorkerHost:
         self.absent_s: list[tuple[float, float]] = []
         """Periods without a worker, as the client sees them."""
         self.seen: dict[str, Seen] = {}
-        self.refused_replays = 0
         self.is_present = False
         self.wrong: list[str] = []
         """Messages that the client must not have sent."""
@@ -203,8 +202,6 @@ class SeenEngine(WorkerEngine):
 
     def on_message(self, message: FromWorker) -> None:
         self.host.on_received(message)
-        if isinstance(message, Refused) and self._is_replay(message.call):
-            self.host.refused_replays += 1
         super().on_message(message)
 
     def on_ended(self) -> None:
@@ -214,10 +211,6 @@ class SeenEngine(WorkerEngine):
     def on_start_failed(self) -> None:
         super().on_start_failed()
         self.host.on_start_failed()
-
-    def _is_replay(self, call: int) -> bool:
-        outstanding = self.requests._outstanding
-        return any(outstanding[each].replays for each in self.requests._unanswered.get(call, ()) if each in outstanding)
 
 
 class Workers:

@@ -58,6 +58,7 @@ from tests.whole.refusals import Refusals
 from tests.whole.scenario import Config
 from tests.whole.submitted import Submitted
 from tests.whole.tenants import PEPPER, PRICES, copy_database, template
+from tests.whole.upstream_server import FAR, URL, UpstreamServer
 from tests.whole.usage import AnalyticsLink, MemoryAnalytics, Topic, TopicDestination, TopicSource
 from tests.whole.worker_process import WorkerProcess
 from tests.whole.workers import SeenEngine, Workers
@@ -146,6 +147,7 @@ class World:
         self.adapters = Registry(list(template().lives))
         self.adapter_reads = AdapterReads(Random("reads"), config.adapter_ms / 1000, config.adapter_failing)
         self.workers = Workers(config, clock, loop, random)
+        self.upstream = UpstreamServer(config, Random("upstream"))
         self.submitted = Submitted()
         self.computed: dict[str, set[str]] = {}
         """By request: the digests of the adapters with which it was computed; empty: none."""
@@ -160,6 +162,7 @@ class World:
             self.disk.installed(),
             self.adapter_reads.installed(),
             self.workers.installed(),
+            self.upstream.installed(),
         ):
             yield
 
@@ -251,6 +254,7 @@ class World:
         with self._stores(links), self.disk.well():
             async with self.database.writing():
                 services, admin = await opening.open_services(settings, engine_, database, PEPPER)
+        links += [each.connection._client._transport for each in services.upstreams]
         stack.push_async_callback(database.dispose)
         app = create_app(settings, services, admin)
         await stack.enter_async_context(app.router.lifespan_context(app))
@@ -317,12 +321,14 @@ class World:
 
 def settings_of(config: Config, folder: Path, database: Path) -> Settings:
     names = ["large", "small"] if config.small else ["large"]
+    upstreams = {FAR: _upstream(config)} if config.upstream else {}
     return Settings(
         data_dir=folder,
         database_url=f"sqlite:///{database}",
         models={name: folder / name for name in names},
-        small_models={"large": "small"} if config.small else {},
-        prices={name: PRICES[name] for name in names},
+        small_models=dict.fromkeys(["large", *upstreams], "small") if config.small else {},
+        upstreams=upstreams,
+        prices={name: PRICES[name] for name in (*names, *upstreams)},
         embeddings={"large": "mean"},
         redis_url="redis://simulated:6379/0" if config.redis else None,
         max_wait_s=config.max_wait_s,
@@ -332,6 +338,17 @@ def settings_of(config: Config, folder: Path, database: Path) -> Settings:
         step_timeout_s=60,
         adapters=StatedAdapters(folder=_adapters_folder(folder.parent)),
     )
+
+
+def _upstream(config: Config) -> dict[str, Any]:
+    return {
+        "url": URL,
+        "max_model_len": config.window,
+        "max_concurrent": config.upstream_room,
+        "first_byte_timeout_s": 5,
+        "read_timeout_s": 3,
+        "probe_every_s": 5,
+    }
 
 
 def _adapters_folder(folder: Path) -> Path:

@@ -9,10 +9,14 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from engine.errors import EngineError
 from engine.grammar.spec import GrammarSpec
+from engine.grammar.tenant_queues import QueueFull
 from engine.request import STANDARD, Request, SamplingParams
 from engine.runtime.submission import Submission
+from engine.workers import server
 from engine.workers.messages import (
     Abort,
     Aborted,
@@ -51,12 +55,16 @@ class Core:
 
 
 class Grammars:
-    """A compiler whose one result a test sets."""
+    """A compiler whose one result a test sets, with a queue that is full at the first `full` calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, full: int = 0) -> None:
         self.compiled: Future[Any] = Future()
+        self.full = full
 
     def compile(self, spec: GrammarSpec, tenant: str) -> "Future[Any]":
+        if self.full:
+            self.full -= 1
+            raise QueueFull("too many")
         return self.compiled
 
 
@@ -72,8 +80,8 @@ class Writer:
 class Worker:
     """A server whose next call, number 1 for the request `a`, has a grammar to compile."""
 
-    def __init__(self) -> None:
-        self.core, self.grammars, self.writer = Core(), Grammars(), Writer()
+    def __init__(self, *, full: int = 0, is_replay: bool = False) -> None:
+        self.core, self.grammars, self.writer = Core(), Grammars(full), Writer()
         text = SimpleNamespace(dialect=SimpleNamespace(reasoning=None))
         served: Any = SimpleNamespace(
             name="m", grammars=self.grammars, prefix_cache=True, eos_token_ids=(), vocab_size=9, text=text
@@ -83,7 +91,7 @@ class Worker:
         self.server = WorkerServer(core, {"m": served}, writer)
         params = SamplingParams(grammar=GrammarSpec.json_object("response_format"))
         one = Submission(("a",), (0,), [1, 2], 2, params, 8, STANDARD, "", b"")
-        self.server.handle(Submit(1, "m", (one,)))
+        self.server.handle(Submit(1, "m", (one,), is_replay))
 
     async def compile(self) -> None:
         await settle()
@@ -140,6 +148,31 @@ async def test_an_engine_that_has_ended_refuses_no_call() -> None:
     worker.core.alive = False
     await worker.compile()
     assert worker.writer.sent == []
+
+
+async def test_a_replay_waits_for_a_place_in_the_queue_of_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stream has begun, and its tenant's other streams are replayed with it."""
+    monkeypatch.setattr(server, "GRAMMAR_SECONDS", 0.0)
+    worker = Worker(full=3, is_replay=True)
+    await worker.compile()
+    assert worker.writer.sent == [Accepted(1)]
+
+
+async def test_a_new_call_is_refused_where_that_queue_is_full() -> None:
+    worker = Worker(full=1)
+    await worker.compile()
+    (refused,) = worker.writer.sent
+    assert isinstance(refused, Refused)
+    assert refused.kind == "TooManyGrammars"
+
+
+async def test_a_waiting_replay_ends_with_its_abort() -> None:
+    worker = Worker(full=10**6, is_replay=True)
+    await settle()
+    worker.server.handle(Abort(2, "m", ["a"]))
+    await settle()
+    assert {type(each) for each in worker.writer.sent} == {Aborted, Refused}
+    assert worker.server._preparing == {}
 
 
 async def test_nothing_of_a_call_is_left() -> None:
