@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Scope
 from starlette.types import Message as Event
 
 from gateway.grpc.call_context import Metadata
+from gateway.http.errors import ClientGone
 
 MESSAGE = "turnpike.grpc_message"
 """Member of the scope."""
@@ -39,9 +40,9 @@ class AsgiCall:
         path: str,
         metadata: Metadata,
         message: Message,
-        write: Callable[[bytes], Awaitable[None]] | None = None,
+        write: Callable[[bytes], Awaitable[bool]] | None = None,
     ) -> None:
-        """`write` sends a message; None: the last one is kept in `body`."""
+        """`write` sends a message, and returns whether it was sent; None: the last one is kept in `body`."""
         self.body = b""
         self.error: CallError | None = None
         self.headers: Mapping[str, str] = {}
@@ -88,11 +89,10 @@ class AsgiCall:
         body: bytes = event.get("body", b"")
         if self._status >= 400:
             self.error = _error(self._status, body)
-        elif body and not self.is_gone:
-            if self._write is None:
-                self.body = body
-            else:
-                await self._write(body)
+        elif self._write is None:
+            self.body = body or self.body
+        elif body and (self.is_gone or not await self._write(body)):
+            raise ClientGone
 
 
 def _error(status: int, body: bytes) -> CallError:

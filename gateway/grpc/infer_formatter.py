@@ -79,10 +79,14 @@ class InferFormatter:
 
 
 class InferStreamSink(StreamSink):
-    """One message for the deltas that are ready."""
+    """One message for the deltas that are ready. What was sent is recorded here: the pipeline would leave out a message
+    during which the client has gone."""
 
     async def on_outputs(self, outputs: Sequence[ParsedDelta]) -> bool:
-        return await super().on_outputs([ParsedDelta.joined(outputs)])
+        has_sent = await super().on_outputs([ParsedDelta.joined(outputs)])
+        if has_sent:
+            self._run.admission.record_sent()
+        return has_sent
 
     def _end(self) -> bytes:
         return self._formatter.end(self._run.usage)

@@ -1,7 +1,8 @@
 """ModelStreamInfer: many requests on one stream, each with a message for every step and a last one.
 
-Requests run at the same time, and one that fails ends with a message that says so. A message counts as sent when gRPC
-has taken it for the connection, within the client's flow control.
+Requests run at the same time, and one that fails ends with a message that says so. A message that was handed to gRPC
+counts as sent, as bytes that are handed to an HTTP connection do; each waits until the one before it is within the
+client's flow control.
 """
 
 import asyncio
@@ -19,10 +20,10 @@ MAX_REQUESTS = 64
 
 
 class Unsent(NamedTuple):
-    """A message, and the future that is done when it was sent or cannot be."""
+    """A message, and the future of whether it was sent."""
 
     message: bytes
-    done: asyncio.Future[None]
+    done: asyncio.Future[bool]
 
 
 class InferStream:
@@ -53,7 +54,7 @@ class InferStream:
         """Serve until the client has sent its last request and has every answer.
 
         Raises:
-            TimeoutError: the client takes no messages.
+            CancelledError: it has cancelled, or takes no messages.
         """
         self._reading = asyncio.create_task(self._read(requests), name="gRPC stream")
         self._reading.add_done_callback(lambda _: self._end_if_idle())
@@ -61,9 +62,14 @@ class InferStream:
             self._reading.cancel()
         try:
             while (unsent := await self._unsent.get()) is not None:
-                async with asyncio.timeout(self._stall_seconds):
-                    await self._context.write(unsent.message)
-                unsent.done.set_result(None)
+                try:
+                    async with asyncio.timeout(self._stall_seconds):
+                        await self._context.write(unsent.message)
+                finally:
+                    unsent.done.set_result(True)
+        except TimeoutError:
+            # A status could not be sent either: gRPC resets the stream of a handler that is cancelled.
+            raise asyncio.CancelledError("the client takes no messages") from None
         finally:
             self._close()
 
@@ -93,11 +99,10 @@ class InferStream:
             self._queue(_failed(id, call.error))
         self._end_if_idle()
 
-    async def _send(self, message: bytes) -> None:
-        if not self._closed:
-            await self._queue(message)
+    async def _send(self, message: bytes) -> bool:
+        return not self._closed and await self._queue(message)
 
-    def _queue(self, message: bytes) -> asyncio.Future[None]:
+    def _queue(self, message: bytes) -> asyncio.Future[bool]:
         unsent = Unsent(message, asyncio.get_running_loop().create_future())
         self._unsent.put_nowait(unsent)
         return unsent.done
@@ -116,7 +121,7 @@ class InferStream:
             while True:
                 unsent = self._unsent.get_nowait()
                 if unsent is not None:
-                    unsent.done.set_result(None)
+                    unsent.done.set_result(False)
 
 
 def _failed(id: str, error: CallError) -> bytes:
