@@ -4,11 +4,9 @@ from pathlib import Path
 
 import grpc
 
-from engine.workers.tls import TLSFiles
-from gateway.config.listen_address import ListenAddress, StatedServerTLS
+from gateway.config.listen_address import ListenAddress, StatedServerTLS, is_loopback
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
-from gateway.process.engine_loading import is_loopback, tls_files
 
 
 def gateway_credentials(settings: Settings, address: ListenAddress) -> grpc.ServerCredentials | None:
@@ -40,9 +38,9 @@ def worker_credentials(settings: Settings, address: ListenAddress) -> grpc.Serve
         if not is_loopback(address.host):
             raise OperatorError(f"--grpc {address}: all that reach it could use the models; set worker_tls")
         return None
-    files: TLSFiles = tls_files(settings.worker_tls)
+    files = settings.worker_tls
     pair = (_read("worker_tls", files.key), _read("worker_tls", files.certificate))
-    return grpc.ssl_server_credentials([pair], _read("worker_tls", files.authority), require_client_auth=True)
+    return grpc.ssl_server_credentials([pair], _read("worker_tls", files.ca), require_client_auth=True)
 
 
 def _read(setting: str, path: Path) -> bytes:
