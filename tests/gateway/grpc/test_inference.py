@@ -1,9 +1,12 @@
 """The Open Inference Protocol: answers, options, errors, and what is billed."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import grpc
 import pytest
+from google.protobuf import json_format
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -271,6 +274,17 @@ async def test_health_and_reflection(settings, services) -> None:
     names = {each.name for each in services_answer.list_services_response.service}
     assert names >= {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
     assert file_answer.file_descriptor_response.file_descriptor_proto
+
+
+async def test_the_example_of_the_readme(settings, services, engine) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"^grpcurl .*? -d '(.*?)'", readme, re.DOTALL | re.MULTILINE)
+    request = json_format.Parse(example, pb.ModelInferRequest())
+    request.model_name = "tiny"
+    async with grpc_gateway(settings, services) as gateway:
+        messages = await read_all(gateway.stream(), [request])
+    assert "".join(text_of(each.infer_response) for each in messages) == engine.reply
+    assert b"What is the capital of France?" in bytes(token for token in engine.calls[-1].prompt if token < 256)
 
 
 def test_half_precision_comes_raw() -> None:
