@@ -6,7 +6,6 @@ request's message is in the scope, and each body that the application sends with
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -15,20 +14,11 @@ from starlette.types import ASGIApp, Scope
 from starlette.types import Message as Event
 
 from gateway.grpc.call_context import Metadata
+from gateway.grpc.statuses import CallError
 from gateway.http.errors import ClientGone
 
 MESSAGE = "turnpike.grpc_message"
 """Member of the scope."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallError:
-    """An error before the first message: HTTP's status, and the members of OpenAI's envelope."""
-
-    status: int
-    message: str
-    param: str | None
-    code: str | None
 
 
 class AsgiCall:

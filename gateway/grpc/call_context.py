@@ -33,6 +33,20 @@ def caller_of(context: Context) -> str:
     return bytes(next(iter(certificate))).decode() if certificate else str(context.peer())
 
 
+async def write_within(context: Context, message: object, seconds: float) -> None:
+    """Send a message on a stream.
+
+    Raises:
+        CancelledError: the client has taken no message for `seconds`. A status could not be sent either; gRPC resets
+            the stream of a handler that is cancelled.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            await context.write(message)
+    except TimeoutError:
+        raise asyncio.CancelledError("the client takes no messages") from None
+
+
 @contextmanager
 def at_deadline(context: Context, act: Callable[[], None]) -> Iterator[None]:
     """A block in which `act` is called at the client's deadline."""

@@ -11,7 +11,7 @@ from gateway.generation.response_format import ResponseMeta
 from gateway.generation.usage import UsageTotal
 from gateway.grpc.infer_request import TEXT_OUTPUT, VERSION
 from gateway.grpc.protos import inference_pb2 as pb
-from gateway.grpc.statuses import code_of, message_of
+from gateway.grpc.statuses import RETRY_AFTER_MS, CallError, code_of
 from gateway.grpc.tensors import Value, set_parameters, text_tensor
 from gateway.http.errors import APIError
 from gateway.speech.output_parser import ParsedDelta
@@ -52,7 +52,7 @@ class InferFormatter:
         return self._message("", self._last(usage))
 
     def failure(self, error: APIError) -> bytes:
-        return failed_message(self._framing.id, error.status, error.message, error.param, error.code)
+        return failed_message(self._framing.id, CallError.of(error), error.headers)
 
     def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
         [choice] = choices
@@ -103,14 +103,17 @@ def formatter_for(framing: Framing) -> MakeFormatter:
     return make
 
 
-def failed_message(id: str, status: int, message: str, param: str | None, code: str | None) -> bytes:
+def failed_message(id: str, error: CallError, headers: Mapping[str, str]) -> bytes:
     """The last message of a request that failed on a stream, which is open for others."""
+    parameters: dict[str, Value] = {FINAL: True, "grpc_status": code_of(error.status).name}
+    parameters |= {
+        name: value for name, value in (("error_code", error.code), ("error_param", error.param)) if value is not None
+    }
+    if RETRY_AFTER_MS in headers:
+        parameters["retry_after_ms"] = int(headers[RETRY_AFTER_MS])
     response = pb.ModelInferResponse(id=id)
-    marks = {"error_code": code or "", "error_param": param or "", "grpc_status": code_of(status).name}
-    set_parameters(response.parameters, {FINAL: True} | {name: value for name, value in marks.items() if value})
-    return pb.ModelStreamInferResponse(
-        error_message=message_of(message, param), infer_response=response
-    ).SerializeToString()
+    set_parameters(response.parameters, parameters)
+    return pb.ModelStreamInferResponse(error_message=error.text, infer_response=response).SerializeToString()
 
 
 def _text(output: ParsedDelta) -> str:

@@ -23,7 +23,7 @@ from gateway.grpc.inference_app import (
 )
 from gateway.grpc.inference_stream import InferStream
 from gateway.grpc.protos import inference_pb2 as pb
-from gateway.grpc.statuses import code_of, message_of, trailers_of
+from gateway.grpc.statuses import code_of, metadata_of_headers, trailers_of
 from gateway.http.bounds import MAX_STALLED_SECONDS
 
 FLUSH_S = 1.0
@@ -124,7 +124,7 @@ class InferenceListener:
                     call.hang_up()
                     raise
             await _require_answer(call, context)
-            await context.send_initial_metadata(trailers_of(call.headers, None, None))
+            await context.send_initial_metadata(metadata_of_headers(call.headers))
             return call.body
 
         return respond
@@ -151,7 +151,6 @@ async def _require_answer(call: AsgiCall, context: Context) -> None:
     """Ends the call with a status, unless there is an answer."""
     if call.error is not None:
         error = call.error
-        trailers = trailers_of(call.headers, error.code, error.param)
-        await context.abort(code_of(error.status), message_of(error.message, error.param), trailers)
+        await context.abort(code_of(error.status), error.text, trailers_of(error, call.headers))
     elif call.is_gone:
         await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "The deadline has passed.")

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from gateway.grpc.asgi_call import AsgiCall, CallError
-from gateway.grpc.call_context import Context, Metadata
+from gateway.grpc.asgi_call import AsgiCall
+from gateway.grpc.call_context import Context, Metadata, write_within
 from gateway.grpc.infer_formatter import failed_message
 from gateway.grpc.protos import inference_pb2 as pb
 
@@ -63,13 +63,9 @@ class InferStream:
         try:
             while (unsent := await self._unsent.get()) is not None:
                 try:
-                    async with asyncio.timeout(self._stall_seconds):
-                        await self._context.write(unsent.message)
+                    await write_within(self._context, unsent.message, self._stall_seconds)
                 finally:
                     unsent.done.set_result(True)
-        except TimeoutError:
-            # A status could not be sent either: gRPC resets the stream of a handler that is cancelled.
-            raise asyncio.CancelledError("the client takes no messages") from None
         finally:
             self._close()
 
@@ -93,10 +89,12 @@ class InferStream:
             task.add_done_callback(lambda _, call=call, id=message.id: self._on_end(call, id))  # type: ignore[misc]
 
     def _on_end(self, call: AsgiCall, id: str) -> None:
-        self._slots.release()
         self._running.discard(call)
         if call.error is not None and not self._closed:
-            self._queue(_failed(id, call.error))
+            message = failed_message(id, call.error, call.headers)
+            self._queue(message).add_done_callback(lambda _: self._slots.release())
+        else:
+            self._slots.release()
         self._end_if_idle()
 
     async def _send(self, message: bytes) -> bool:
@@ -122,7 +120,3 @@ class InferStream:
                 unsent = self._unsent.get_nowait()
                 if unsent is not None:
                     unsent.done.set_result(False)
-
-
-def _failed(id: str, error: CallError) -> bytes:
-    return failed_message(id, error.status, error.message, error.param, error.code)

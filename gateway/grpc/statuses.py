@@ -1,12 +1,14 @@
 """HTTP's statuses and errors as gRPC's: code, message, and trailers."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import grpc
 
 from gateway.http.errors import APIError, as_api_error, internal_error
 
 RETRY_AFTER = "retry-after"
+RETRY_AFTER_MS = "retry-after-ms"
 
 _CODES = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -26,6 +28,26 @@ _CODES = {
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """An error of a request: HTTP's status, and the members of OpenAI's envelope."""
+
+    status: int
+    message: str
+    param: str | None
+    code: str | None
+
+    @classmethod
+    def of(cls, error: APIError) -> "CallError":
+        return cls(error.status, error.message, error.param, error.code)
+
+    @property
+    def text(self) -> str:
+        """The status message: a status has no field for the parameter, so the message starts with its name."""
+        return self.message if self.param is None or self.param in self.message else f"{self.param}: {self.message}"
+
+
 Trailers = tuple[tuple[str, str], ...]
 
 
@@ -35,16 +57,15 @@ def code_of(status: int) -> grpc.StatusCode:
     return _CODES.get(status, other)
 
 
-def message_of(message: str, param: str | None) -> str:
-    """The status message: a status has no field for the parameter, so the message starts with its name."""
-    return message if param is None or param in message else f"{param}: {message}"
+def metadata_of_headers(headers: Mapping[str, str]) -> Trailers:
+    """The headers of a response that gRPC's clients get: the request's id, when to retry, the limits' states."""
+    return tuple((name, value) for name, value in headers.items() if name.startswith((RETRY_AFTER, "x-")))
 
 
-def trailers_of(headers: Mapping[str, str], code: str | None, param: str | None) -> Trailers:
-    """Trailing metadata of an error: when to retry, the limits' states, OpenAI's error code, and the parameter."""
-    kept = [(name, value) for name, value in headers.items() if name.startswith((RETRY_AFTER, "x-"))]
-    marks = [(name, value) for name, value in (("error-code", code), ("error-param", param)) if value]
-    return (*kept, *marks)
+def trailers_of(error: CallError, headers: Mapping[str, str]) -> Trailers:
+    """Trailing metadata of an error: headers, OpenAI's error code, and the parameter."""
+    marks = (("error-code", error.code), ("error-param", error.param))
+    return (*metadata_of_headers(headers), *((name, value) for name, value in marks if value))
 
 
 def api_error_of(error: Exception) -> APIError:

@@ -9,6 +9,7 @@ from engine.grammar import GrammarSpec
 from engine.request import SamplingParams
 from engine.runtime.loaded_model import ServedModel
 from gateway.formats.openai.structured import schema_spec
+from gateway.generation.prompt_encoding import require_tokenizable
 from gateway.grpc.protos import vllm_engine_pb2 as pb
 from gateway.http.bounds import MAX_GRAMMAR_BYTES, MAX_INLINE_CHARS
 
@@ -91,6 +92,8 @@ def _grammar(stated: pb.SamplingParams) -> GrammarSpec | None:
 
 async def _encoded(text: str, served: ServedModel, stated: pb.SamplingParams) -> list[int]:
     most = None if stated.HasField("truncate_prompt_tokens") else served.max_model_len
+    if most is None:
+        require_tokenizable("text", len(text), served.max_model_len)
     if len(text) <= MAX_INLINE_CHARS:
         return served.text.encode(text, most_tokens=most)
     return await asyncio.to_thread(served.text.encode, text, most_tokens=most)

@@ -16,11 +16,12 @@ from engine.request import Pooling, PromptInput, SamplingParams, ServiceClass
 from engine.runtime.engine_call import EngineCall
 from engine.runtime.loaded_model import ServedModel
 from engine.runtime.output_stream import OutputStream
-from gateway.grpc.call_context import Context, caller_of
+from gateway.grpc.call_context import Context, caller_of, write_within
 from gateway.grpc.protos import vllm_engine_pb2 as pb
-from gateway.grpc.statuses import api_error_of, code_of, message_of, trailers_of
+from gateway.grpc.statuses import CallError, api_error_of, code_of, trailers_of
 from gateway.grpc.vllm_messages import ChoiceMessages
 from gateway.grpc.vllm_params import prompt_of, sampling_of
+from gateway.http.bounds import MAX_STALLED_SECONDS
 from gateway.http.errors import APIError, shutting_down
 
 SERVER_TYPE = "vllm-grpc"
@@ -117,11 +118,11 @@ class VllmService:
                     while batch := await stream.next_batch():
                         for delta in batch:
                             for message in choices[delta.index].messages(delta):
-                                await context.write(message)
+                                await write_within(context, message, MAX_STALLED_SECONDS)
             except AbortedByCaller:
                 for choice in choices:
                     if not choice.ended:
-                        await context.write(choice.aborted())
+                        await write_within(context, choice.aborted(), MAX_STALLED_SECONDS)
 
     async def _embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:
         self._receive()
@@ -167,9 +168,6 @@ async def _end(context: Context, error: Exception) -> NoReturn:
     answer = api_error_of(error)
     if answer.status >= 500:
         _log.error("request failed", exc_info=error)
-    await context.abort(
-        code_of(answer.status),
-        message_of(answer.message, answer.param),
-        trailers_of(answer.headers, answer.code, answer.param),
-    )
+    stated = CallError.of(answer)
+    await context.abort(code_of(stated.status), stated.text, trailers_of(stated, answer.headers))
     raise AssertionError("abort raises")

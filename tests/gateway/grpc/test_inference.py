@@ -10,6 +10,7 @@ from google.protobuf import json_format
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from gateway.grpc.inference_stream import MAX_REQUESTS
 from gateway.grpc.protos import inference_pb2 as pb
 from gateway.grpc.tensors import inputs_of
 from gateway.metering.event import Ending
@@ -141,6 +142,28 @@ async def test_a_chat_is_rendered_by_the_template(settings, services, journal) -
     assert bill_of(ours) == bill_of(theirs)
 
 
+async def test_a_session_continues_in_metadata(settings, services, engine) -> None:
+    metadata = (*BEARER, ("x-turnpike-session", "one"))
+    async with grpc_gateway(settings, services) as gateway:
+        await gateway.infer(infer_request("first", chat=True), metadata)
+        messages = await read_all(gateway.stream(metadata), [infer_request("second", chat=True, stream=True)])
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await gateway.infer(infer_request("no chat"), metadata)
+    assert final_of(messages[-1])
+    prompt = bytes(token for token in engine.calls[1].prompt if token < 256)
+    assert prompt.index(b"first") < prompt.index(engine.reply.encode()) < prompt.index(b"second")
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_stream_takes_any_number_of_requests(settings, services, engine) -> None:
+    """Good and bad ones, more than run at a time."""
+    requests = [infer_request(id=str(i), temperature=7.0 if i % 3 == 0 else 1.0) for i in range(3 * MAX_REQUESTS)]
+    async with grpc_gateway(settings, services) as gateway:
+        messages = await read_all(gateway.stream(), requests)
+    assert {each.infer_response.id for each in messages} == {str(i) for i in range(3 * MAX_REQUESTS)}
+    assert {int(each.infer_response.id) % 3 for each in messages if each.error_message} == {0}
+
+
 async def test_options_are_tensors_parameters_or_json(settings, services, engine) -> None:
     request = infer_request(seed=3, sampling_parameters=sampling({"logit_bias": {"5": 1.5}, "top_k": 9}))
     temperature = request.inputs.add(name="temperature", datatype="FP32", shape=[1, 1])
@@ -223,6 +246,7 @@ async def test_a_limit_says_when_to_retry(settings, services, authenticator) -> 
     assert trailers["x-ratelimit-remaining-requests"] == "0"
     assert trailers["error-code"] == "rate_limit_exceeded"
     assert message.infer_response.parameters["grpc_status"].string_param == "RESOURCE_EXHAUSTED"
+    assert 0 < message.infer_response.parameters["retry_after_ms"].int64_param <= 60_000
 
 
 async def test_a_message_over_the_bound_is_refused(settings, services) -> None:
