@@ -375,8 +375,13 @@ def test_terms_of_invoices_that_cannot_be_printed_are_refused(stated: dict[str, 
     assert re.match(complaint, str(caught.value))
 
 
-def test_the_grpc_listener(tmp_path: Path) -> None:
+def test_the_grpc_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().grpc_listen is None
+    monkeypatch.setenv("TURNPIKE_GRPC_TLS", "off")
+    assert load_settings().grpc_tls == "off"
+    monkeypatch.setenv("TURNPIKE_GRPC_TLS", '{"certificate": "a.pem", "key": "a.key"}')
+    assert isinstance(load_settings().grpc_tls, StatedServerTLS)
+    monkeypatch.delenv("TURNPIKE_GRPC_TLS")
     assert load_settings(grpc_listen="[::1]:9090").grpc_listen == "[::1]:9090"
     Path("turnpike.toml").write_text("grpc_tls = { certificate = 'a.pem', key = 'a.key' }")
     stated = load_settings().grpc_tls

@@ -39,7 +39,7 @@ async def texts_of(call) -> tuple[str, list[pb.ModelStreamInferResponse]]:
 async def test_a_deadline_ends_a_stream_and_bills_what_was_sent(settings, services, journal, engine) -> None:
     engine.reply, engine.pace_s = LONG, PACE_S
     async with grpc_gateway(settings, services) as gateway:
-        call = gateway.stream(timeout=0.6)
+        call = gateway.stream(timeout=2.0)
         await call.write(infer_request(stream=True, max_tokens=300))
         text, _ = await texts_of(call)
         assert await call.code() == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -112,7 +112,7 @@ async def test_a_client_that_reads_nothing_is_cut_off(settings, services, journa
 
 
 async def test_a_drain_lets_running_requests_end(settings, services, journal, engine) -> None:
-    engine.reply, engine.pace_s = LONG[:60], PACE_S
+    engine.reply, engine.pace_s = LONG[:60], 2 * PACE_S
     async with grpc_gateway(settings, services) as gateway:
         health = health_pb2_grpc.HealthStub(gateway.channel)
         idle, busy = gateway.stream(), gateway.stream()
@@ -122,11 +122,11 @@ async def test_a_drain_lets_running_requests_end(settings, services, journal, en
         whole = asyncio.ensure_future(gateway.infer(infer_request(max_tokens=60)))
         await until(lambda: len(engine.live) == 3)
         gateway.server.begin_drain()
-        statuses = [
-            (await health.Check(health_pb2.HealthCheckRequest(service=name))).status
-            for name in ("", SERVICE)
-            if not await asyncio.sleep(0.3)
-        ]
+        for name in ("", SERVICE):
+            request = health_pb2.HealthCheckRequest(service=name)
+            while (await health.Check(request)).status == health_pb2.HealthCheckResponse.SERVING:
+                await asyncio.sleep(0.02)
+            assert (await health.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
         refused = gateway.infer_call(infer_request())
         assert await refused.code() == grpc.StatusCode.UNAVAILABLE
         assert "retry-after" in dict(await refused.trailing_metadata())
@@ -135,7 +135,6 @@ async def test_a_drain_lets_running_requests_end(settings, services, journal, en
         assert await texts_of(idle) == (engine.reply[:16], [ANY])
         assert (await idle.code(), await busy.code()) == (grpc.StatusCode.OK, grpc.StatusCode.OK)
         await asyncio.wait_for(gateway.serving, WITHIN_S)
-    assert statuses == [health_pb2.HealthCheckResponse.NOT_SERVING] * 2
     assert len(text) == 59, "one was read before"
     assert messages[-1].infer_response.parameters["triton_final_response"].bool_param
     assert {event.finish_reason for event in events_of(journal)} == {Ending.LENGTH, Ending.STOP}
