@@ -3,10 +3,9 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    import grpc
+import grpc
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -37,13 +36,13 @@ async def write_within(context: Context, message: object, seconds: float) -> Non
     """Send a message on a stream.
 
     Raises:
-        CancelledError: the client has taken no message for `seconds`. A status could not be sent either; gRPC resets
-            the stream of a handler that is cancelled.
+        CancelledError: the client has gone, or has taken no message for `seconds`. A status could not be sent either;
+            gRPC resets the stream of a handler that is cancelled.
     """
     try:
         async with asyncio.timeout(seconds):
             await context.write(message)
-    except TimeoutError:
+    except (TimeoutError, grpc.aio.InternalError):
         raise asyncio.CancelledError("the client takes no messages") from None
 
 

@@ -23,8 +23,9 @@ from gateway.grpc.inference_app import (
 )
 from gateway.grpc.inference_stream import InferStream
 from gateway.grpc.protos import inference_pb2 as pb
-from gateway.grpc.statuses import code_of, metadata_of_headers, trailers_of
+from gateway.grpc.statuses import CallError, code_of, metadata_of_headers, trailers_of
 from gateway.http.bounds import MAX_STALLED_SECONDS
+from gateway.http.errors import shutting_down
 
 FLUSH_S = 1.0
 """Time at the end of a drain in which clients may read their last messages."""
@@ -136,9 +137,13 @@ class InferenceListener:
         self._streams.add(stream)
         try:
             with at_deadline(context, stream.hang_up):
-                await stream.run(requests)
+                has_ended = await stream.run(requests)
         finally:
             self._streams.discard(stream)
+        if not has_ended:
+            answer = shutting_down()
+            error = CallError.of(answer)
+            await context.abort(code_of(error.status), error.text, trailers_of(error, answer.headers))
 
     def _start(self, call: AsgiCall) -> "asyncio.Task[None]":
         task = asyncio.create_task(call.run(self._app), name="gRPC request")

@@ -25,6 +25,11 @@ class Unsent(NamedTuple):
     message: bytes
     done: asyncio.Future[bool]
 
+    def settle(self, was_sent: bool) -> None:
+        """No effect if the request that waits was cut off."""
+        if not self.done.done():
+            self.done.set_result(was_sent)
+
 
 class InferStream:
     """One stream. The call's own coroutine sends all its messages: gRPC takes one at a time."""
@@ -47,17 +52,19 @@ class InferStream:
         self._running: set[AsgiCall] = set()
         self._slots = asyncio.Semaphore(MAX_REQUESTS)
         self._reading: asyncio.Task[None] | None = None
+        self._has_read_all = False
         self._draining = False
         self._closed = False
 
-    async def run(self, requests: AsyncIterator[pb.ModelInferRequest]) -> None:
-        """Serve until the client has sent its last request and has every answer.
+    async def run(self, requests: AsyncIterator[pb.ModelInferRequest]) -> bool:
+        """Serve until the client has sent its last request and has every answer. Returns whether it has: in a drain,
+        and after a message that cannot be read, the stream ends before.
 
         Raises:
             CancelledError: it has cancelled, or takes no messages.
         """
         self._reading = asyncio.create_task(self._read(requests), name="gRPC stream")
-        self._reading.add_done_callback(lambda _: self._end_if_idle())
+        self._reading.add_done_callback(self._on_read)
         if self._draining:
             self._reading.cancel()
         try:
@@ -65,7 +72,8 @@ class InferStream:
                 try:
                     await write_within(self._context, unsent.message, self._stall_seconds)
                 finally:
-                    unsent.done.set_result(True)
+                    unsent.settle(True)
+            return self._has_read_all
         finally:
             self._close()
 
@@ -87,6 +95,10 @@ class InferStream:
             self._running.add(call)
             task = self._start(call)
             task.add_done_callback(lambda _, call=call, id=message.id: self._on_end(call, id))  # type: ignore[misc]
+
+    def _on_read(self, reading: "asyncio.Task[None]") -> None:
+        self._has_read_all = not reading.cancelled() and reading.exception() is None
+        self._end_if_idle()
 
     def _on_end(self, call: AsgiCall, id: str) -> None:
         self._running.discard(call)
@@ -119,4 +131,4 @@ class InferStream:
             while True:
                 unsent = self._unsent.get_nowait()
                 if unsent is not None:
-                    unsent.done.set_result(False)
+                    unsent.settle(False)

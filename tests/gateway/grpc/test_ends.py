@@ -18,6 +18,8 @@ from tests.support.usage_events import events_of
 LONG = "abcdefgh" * 40
 PACE_S = 0.02
 WITHIN_S = 10.0
+SMALL_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024))
+"""Options of a client that flow control holds back soon."""
 
 
 async def until(condition) -> None:
@@ -97,9 +99,8 @@ async def test_a_client_that_reads_nothing_is_cut_off(settings, services, journa
     """Flow control holds back its messages."""
     engine = FakeEngine({"tiny": 2**20})
     engine.reply = "x" * 30_000
-    small_window = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 1024))
     async with grpc_gateway(
-        settings, replace(services, engine=engine), stall_seconds=0.5, client_options=small_window
+        settings, replace(services, engine=engine), stall_seconds=0.5, client_options=SMALL_WINDOW
     ) as gateway:
         call = gateway.stream()
         await call.write(infer_request(stream=True, max_tokens=30_000))
@@ -133,7 +134,8 @@ async def test_a_drain_lets_running_requests_end(settings, services, journal, en
         assert text_of(await whole) == engine.reply
         text, messages = await texts_of(busy)
         assert await texts_of(idle) == (engine.reply[:16], [ANY])
-        assert (await idle.code(), await busy.code()) == (grpc.StatusCode.OK, grpc.StatusCode.OK)
+        # They could have sent more: the status says why no answer would come.
+        assert (await idle.code(), await busy.code()) == (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE)
         await asyncio.wait_for(gateway.serving, WITHIN_S)
     assert len(text) == 59, "one was read before"
     assert messages[-1].infer_response.parameters["triton_final_response"].bool_param
@@ -155,3 +157,20 @@ async def test_the_deadline_of_a_drain_cuts_requests_off(settings, services, jou
         await asyncio.wait_for(gateway.serving, WITHIN_S)
     assert "shutting down" in messages[-1].error_message
     assert {event.finish_reason for event in events_of(journal)} == {Ending.INTERRUPTED}
+
+
+async def test_a_client_that_reads_nothing_does_not_hold_up_the_end(settings, services, journal) -> None:
+    engine = FakeEngine({"tiny": 2**20})
+    engine.reply = "x" * 30_000
+    given = replace(services, engine=engine)
+    async with grpc_gateway(settings, given, deadline_s=0.5, client_options=SMALL_WINDOW) as gateway:
+        call = gateway.stream()
+        await call.write(infer_request(stream=True, max_tokens=30_000))
+        await until(lambda: engine.generated > 100)
+        gateway.server.begin_drain()
+        await asyncio.wait_for(gateway.serving, WITHIN_S)
+        call.cancel()
+    (event,) = events_of(journal)
+    assert event.finish_reason in (Ending.INTERRUPTED, Ending.CANCELLED)
+    assert event.completion_tokens < len(engine.reply)
+    assert not engine.live
