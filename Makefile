@@ -56,7 +56,7 @@ $(STAMP): $(RUNTIME) requirements-dev.lock
 # For serving: all extras but those that bring torch. For an image with a GPU: those, too. For tests: everything.
 LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-package torch $(LOCK_FLAGS)
-SERVING := $(foreach extra,embedded clickhouse kafka postgres redis bench,--extra $(extra))
+SERVING := $(foreach extra,embedded clickhouse kafka postgres redis bench grpc,--extra $(extra))
 lock:
 	$(LOCK) pyproject.toml $(SERVING) -o requirements.lock
 	$(LOCK) pyproject.toml -c requirements.lock --extra all --extra dev -o requirements-dev.lock

@@ -62,9 +62,12 @@ REFUSALS_DEADLINE_S = 2.0
 """How long it waits for the analytics store to take the last refusals. What that has not taken is lost."""
 
 
-def create_app(settings: Settings, services: Services, admin: AdminApp | None = None) -> Starlette:
-    """The ASGI application; its lifespan is that of the services. Without `admin`: no admin API, no console."""
-    stages = Stages.of(services, settings)
+def create_app(
+    settings: Settings, services: Services, admin: AdminApp | None = None, stages: Stages | None = None
+) -> Starlette:
+    """The ASGI application; its lifespan is that of the services. Without `admin`: no admin API, no console. `stages`:
+    those that another listener of the process shares."""
+    stages = stages or Stages.of(services, settings)
     chat = GenerationEndpoint(CHAT, stages)
     endpoints = _endpoints(stages, chat)
     policy = AccessPolicy(endpoints)

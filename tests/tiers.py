@@ -54,6 +54,7 @@ PLACES = {
         "tests/gateway/test_life.py",
         "tests/gateway/test_serve.py",
         "tests/gateway/test_memory_trim.py",
+        "tests/gateway/grpc/test_engine_and_tls.py",
         "tests/gateway/process/test_newest_uvicorn.py",
     ),
     "kernels": (

@@ -41,6 +41,7 @@ from gateway.billing.terms import parse_tax_rate
 from gateway.common.model_names import MODEL_NAME
 from gateway.common.party import Party
 from gateway.config.adapters import StatedAdapters
+from gateway.config.listen_address import ListenAddress, StatedServerTLS
 from gateway.config.sampling import StatedSampling
 from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 from gateway.config.setting_sources import (
@@ -128,6 +129,11 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     """0: any free port."""
+    grpc_listen: str | None = None
+    """Address `host:port` of the gRPC listener; port 0: any free one. None: there is none."""
+    grpc_tls: StatedServerTLS | Literal["off"] | None = None
+    """Certificate of the gRPC listener. None: plain text, on loopback alone. off: plain text anywhere, for a proxy that
+    has the certificates."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     """Addresses or networks, such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
     trusted. Empty: the peer of a connection is the client."""
@@ -268,6 +274,11 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser().absolute()
+
+    @field_validator("grpc_listen")
+    @classmethod
+    def _listen_address(cls, address: str | None) -> str | None:
+        return None if address is None else str(ListenAddress.parse(address))
 
     @field_validator("drain_delay_s")
     @classmethod

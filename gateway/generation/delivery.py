@@ -110,11 +110,14 @@ class StreamSink(ResponseSink):
 
     async def on_billed(self) -> None:
         await self._remember()
+        self._ended = True
+        await self._send({"type": "http.response.body", "body": self._end()})
+
+    def _end(self) -> bytes:
         end = self._formatter.end(self._run.usage)
         if self._turn is not None and not self._turn.kept:
             end = b": session turn not kept\n\n" + end
-        self._ended = True
-        await self._send({"type": "http.response.body", "body": end})
+        return end
 
     async def on_failure(self, error: BaseException) -> None:
         if self._begun and not self._ended:

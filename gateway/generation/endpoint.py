@@ -42,34 +42,46 @@ class GenerationEndpoint:
 
     def __init__(self, operation: Operation, stages: Stages) -> None:
         self._operation = operation
-        self._services = stages.services
-        self._drain = stages.services.drain
+        self._stages = stages
         self._max_json_depth = stages.settings.max_json_depth
-        self._classes = stages.classes
-        self._sessions = stages.sessions
-        self._routes = stages.routes
-        self._pipeline = stages.pipeline
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        operation, state = self._operation, request_state(scope)
-        principal = state.caller()
-        body = operation.parse(await read_json(scope, receive, self._max_json_depth))
-        if self._drain.begun:
-            raise shutting_down()
-        parsed = body.request if body.hook is None else await body.hook.recall(self._services, principal)
-        async with self._sessions.joined(parsed, scope, principal) as (request, turn):
-            serving = self._classes.serving(principal.tier, request.service_tier)
-            route = self._routes.route(request, principal, serving)
-            http = HttpRequest(state.request_id, scope["path"], request.stream)
-            client = Client(principal, serving, receive, http)
-            context = RequestContext(
-                id=new_id(operation.id_prefix),
-                operation=operation.name,
-                client=client,
-                prepare=partial(self._sessions.prepare, request, turn, client),
-                choices_each=request.params.n,
-                on_metered=state.on_metered,
-            )
-            delivery = Delivery(request, body.formatter, self._routes, send, turn, body.hook)
-            sink = StreamSink(delivery) if request.stream else WholeSink(delivery)
-            await self._pipeline.run(context, route, sink)
+        body = self._operation.parse(await read_json(scope, receive, self._max_json_depth))
+        await generate(self._stages, self._operation, body, scope, receive, send)
+
+
+async def generate(
+    stages: Stages,
+    operation: Operation,
+    body: ParsedBody,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    stream_sink: type[StreamSink] = StreamSink,
+) -> None:
+    """Answer a parsed request through the stages. `stream_sink`: of an answer that is streamed.
+
+    Raises:
+        Exception: as `Pipeline.run`; APIError, 503, while the server drains.
+    """
+    services, state = stages.services, request_state(scope)
+    principal = state.caller()
+    if services.drain.begun:
+        raise shutting_down()
+    parsed = body.request if body.hook is None else await body.hook.recall(services, principal)
+    async with stages.sessions.joined(parsed, scope, principal) as (request, turn):
+        serving = stages.classes.serving(principal.tier, request.service_tier)
+        route = stages.routes.route(request, principal, serving)
+        http = HttpRequest(state.request_id, scope["path"], request.stream)
+        client = Client(principal, serving, receive, http)
+        context = RequestContext(
+            id=new_id(operation.id_prefix),
+            operation=operation.name,
+            client=client,
+            prepare=partial(stages.sessions.prepare, request, turn, client),
+            choices_each=request.params.n,
+            on_metered=state.on_metered,
+        )
+        delivery = Delivery(request, body.formatter, stages.routes, send, turn, body.hook)
+        sink = stream_sink(delivery) if request.stream else WholeSink(delivery)
+        await stages.pipeline.run(context, route, sink)

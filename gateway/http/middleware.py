@@ -38,6 +38,9 @@ OPEN_PATHS = frozenset(
 )
 """Paths that need no key. Every other path needs one, also a path that does not exist."""
 
+GRPC_PREFIX = "/inference.GRPCInferenceService/"
+"""The path of a gRPC method begins with its service."""
+
 CLIENT_GONE = "client_gone"
 """Error code of a request whose client disconnected, before or after the response started."""
 
@@ -102,7 +105,7 @@ class ErrorMiddleware:
         except Exception as error:
             await _answer(scope, send_marked, error)
         finally:
-            if scope["path"].startswith("/v1/"):
+            if is_of_tenants(scope["path"]):
                 self._outcomes.note(outcome_of(state))
             if (refusal := refusal_of(self._access.endpoint_of(scope["path"]), scope, state)) is not None:
                 self._on_refusal(refusal)
@@ -218,11 +221,11 @@ def outcome_of(state: RequestState) -> RequestOutcome:
 
 def refusal_of(endpoint: str, scope: Scope, state: RequestState) -> Refusal | None:
     """The refusal of a request that was answered with an error; None if it has a usage record, which says how it ended,
-    if its client got no answer, or if it is neither under /v1/ nor a tenant's."""
+    if its client got no answer, or if it is neither on a tenants' path nor a tenant's."""
     status, owner = state.status, state.owner
     if status is None or status < 400 or state.metered or state.error == CLIENT_GONE:
         return None
-    if owner is None and not scope["path"].startswith("/v1/"):
+    if owner is None and not is_of_tenants(scope["path"]):
         return None
     tenant_id, tenant_name, key_id, tier = (
         ("", "", "", "") if owner is None else (owner.tenant_id, owner.tenant_name, owner.key_id, owner.tier)
@@ -230,6 +233,11 @@ def refusal_of(endpoint: str, scope: Scope, state: RequestState) -> Refusal | No
     code = state.error or "unknown_error"
     kind = Kind(tenant_id, key_id, tier, state.model, endpoint, outcome_of(state), status, code, state.limit_name)
     return Refusal(time.time_ns() // 1_000_000, state.request_id, tenant_name, kind)
+
+
+def is_of_tenants(path: str) -> bool:
+    """Whether a path is below those of the tenants' API: /v1/, and the methods of gRPC's `package.Service`."""
+    return path.startswith(("/v1/", GRPC_PREFIX))
 
 
 def new_request_id() -> str:

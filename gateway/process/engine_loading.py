@@ -1,7 +1,6 @@
 """Loads the engine that the settings describe: in this process, in one of its own, or on workers."""
 
 from collections.abc import Callable, Collection, Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +16,7 @@ from engine.workers.replica_engine import ReplicaEngine
 from engine.workers.tls import TLSFiles, client_context
 from engine.workers.worker_engine import WorkerEngine
 from gateway.config.engine_classes import engine_classes_of
+from gateway.config.listen_address import is_loopback
 from gateway.config.settings import Settings
 from gateway.config.worker_tls import StatedTLS
 from gateway.errors import OperatorError
@@ -72,14 +72,6 @@ def _has_own_process(settings: Settings) -> bool:
 def tls_files(stated: StatedTLS) -> TLSFiles:
     """The files as the engine takes them."""
     return TLSFiles(stated.certificate, stated.key, stated.ca)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is of this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfig) -> ReplicaEngine:

@@ -11,7 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import Protocol, cast
 
 import structlog
 import uvicorn
@@ -37,6 +37,22 @@ _POLL_S = 0.02
 _log = structlog.get_logger("turnpike.serve")
 
 
+class CallListener(Protocol):
+    """A listener of another protocol for the same services."""
+
+    async def start(self, tasks: set[asyncio.Task[None]]) -> None:
+        """Serve. The task of each request is in `tasks` while it runs, and ends in good order when it is cancelled."""
+        ...
+
+    def drain(self) -> None:
+        """The drain has begun. Idempotent."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop listening, and close the connections, which have no request any more. Idempotent."""
+        ...
+
+
 class Server(uvicorn.Server):
     """Serves until `begin_drain`, then shuts down gracefully. The caller handles signals."""
 
@@ -51,10 +67,13 @@ class Server(uvicorn.Server):
         trusted_proxies: Sequence[str] = (),
         stall_seconds: float = MAX_STALLED_SECONDS,
         local: tuple[AdminSocket, ASGIApp] | None = None,
+        calls: CallListener | None = None,
     ) -> None:
-        """`local`: the socket for commands on this machine, and what it serves. The caller closes the socket."""
+        """`local`: the socket for commands on this machine, and what it serves. The caller closes the socket. `calls`:
+        a listener whose requests are drained and cut off with those of HTTP."""
         super().__init__(server_config(app, drain, trusted_proxies=trusted_proxies, stall_seconds=stall_seconds))
         self._local = local
+        self._calls = calls
         self._drain = drain
         self._delay_s = delay_s
         self._deadline_s = deadline_s
@@ -74,6 +93,8 @@ class Server(uvicorn.Server):
         if self._local is not None:
             admin_socket, app = self._local
             self.servers.append(await admin_socket.serve(app, self._drain, self.server_state))
+        if self._calls is not None:
+            await self._calls.start(self.server_state.tasks)
         self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:
@@ -97,6 +118,8 @@ class Server(uvicorn.Server):
             await self._cut()
         for connection in self._connections():
             connection.transport.abort()
+        if self._calls is not None:
+            await self._calls.aclose()
         await self.lifespan.shutdown()
         _log.info("stopped", after_s=round(time.monotonic() - self._begun_s, 1))
 
@@ -112,6 +135,8 @@ class Server(uvicorn.Server):
             self._running = set(self.server_state.tasks)
             for connection in self._connections():
                 connection.end_with_answer()
+            if self._calls is not None:
+                self._calls.drain()
             _log.info("draining", requests=len(self._running), deadline_s=self._deadline_s)
         elapsed_s = now - self._begun_s
         if elapsed_s >= self._deadline_s:

@@ -3,13 +3,18 @@
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import closing
 
 import structlog
 import uvloop
 
 from gateway.app import create_app, create_local_app
+from gateway.config.listen_address import ListenAddress
+from gateway.config.safety import refuse_unsafe
 from gateway.config.settings import Settings
+from gateway.extras import require
 from gateway.generation.service_classes import TierClasses
+from gateway.generation.stages import Stages
 from gateway.management.console.links import ConsoleLinks
 from gateway.management.http.app import AdminApp
 from gateway.management.operations.change import Changes, command_line_actor
@@ -17,9 +22,9 @@ from gateway.management.operations.local import LocalOperations, current_user
 from gateway.management.operations.roles import Role
 from gateway.process.admin_socket import AdminSocket
 from gateway.process.demo_banner import demo_banner
-from gateway.process.listener import local_url
+from gateway.process.listener import bind, local_url
 from gateway.process.opening import open_prices, open_services
-from gateway.process.server import Server
+from gateway.process.server import CallListener, Server
 from gateway.process.termination import Termination
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
@@ -67,6 +72,24 @@ def serve(
         runner.run(_serve(settings, engine, pepper, listener, termination, announce, demo=demo))
 
 
+def open_grpc(settings: Settings, stages: Stages, pepper: bytes, *, demo: bool) -> CallListener | None:
+    """The gRPC listener of the settings, bound; None: they have none.
+
+    Raises:
+        MissingExtra: the extra `grpc` is not installed.
+        OperatorError: the address cannot be used, or is unsafe.
+    """
+    if settings.grpc_listen is None:
+        return None
+    require("grpc", "grpc_listen")
+    from gateway.grpc.inference_listener import InferenceListener
+
+    address = ListenAddress.parse(settings.grpc_listen)
+    with closing(bind(address.host, 0)) as probe:
+        refuse_unsafe(probe.getsockname()[0], pepper, demo=demo)
+    return InferenceListener(stages, address)
+
+
 async def console_link(admin: AdminApp, url: str) -> str:
     """A link that logs in to the console of the gateway at `url` once, within 10 minutes, as an administrator."""
     user = current_user()
@@ -107,14 +130,16 @@ async def _serve(
             if link is not None:
                 print(f"The console, for one login within 10 minutes:\n\n{link}\n", flush=True)
 
+        stages = Stages.of(services, settings)
         server = Server(
-            create_app(settings, services, admin),
+            create_app(settings, services, admin, stages),
             services.drain,
             delay_s=settings.drain_delay_s,
             deadline_s=settings.shutdown_deadline_s,
             on_ready=on_ready,
             trusted_proxies=[str(network) for network in settings.trusted_proxies],
             local=None if admin_socket is None else (admin_socket, create_local_app(services, admin)),
+            calls=open_grpc(settings, stages, pepper, demo=demo),
         )
         # Before it listens: the first request may come before `on_ready`.
         termination.begins(server.begin_drain)

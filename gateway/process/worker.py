@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -9,29 +10,39 @@ from engine.engine import Engine
 from engine.workers.listener import WorkerListener
 from engine.workers.remote_link import Address
 from engine.workers.tls import server_context
+from gateway.config.listen_address import ListenAddress, is_loopback
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
-from gateway.process.engine_loading import is_loopback, load_engine_here, tls_files
+from gateway.extras import require
+from gateway.process.engine_loading import load_engine_here, tls_files
 from gateway.process.progress import progress
 from gateway.process.termination import Termination
 from gateway.telemetry.logs import configure_logging
 
+if TYPE_CHECKING:
+    from gateway.grpc.vllm_listener import VllmListener
+
 _log = structlog.get_logger("turnpike.worker")
 
 
-def run_worker(settings: Settings, address: Address, termination: Termination) -> None:
+def run_worker(
+    settings: Settings, address: Address, termination: Termination, grpc_address: ListenAddress | None = None
+) -> None:
     """Load the settings' models and serve them on `address` until the end of the drain that `termination` begins.
+    `grpc_address`: serve vLLM's engine protocol on it, too.
 
     Raises:
-        OperatorError: the address, a certificate or a model cannot be used; or the address is not of this machine
-            alone, and there is no TLS.
+        OperatorError: an address, a certificate or a model cannot be used; an address is not of this machine alone,
+            and there is no TLS; or there is gRPC and the extra is missing or several models are there.
     """
+    if grpc_address is not None:
+        require("grpc", "--grpc")
     configure_logging(settings.log_level, settings.log_format, settings.secret_values())
     context = _context(settings, address)
     with progress() as report:
         engine = load_engine_here(settings, report)
     with engine:
-        asyncio.run(_serve(settings, engine, address, context, termination))
+        asyncio.run(_serve(settings, engine, address, context, termination, grpc_address))
 
 
 def _context(settings: Settings, address: Address) -> ssl.SSLContext | None:
@@ -45,14 +56,30 @@ def _context(settings: Settings, address: Address) -> ssl.SSLContext | None:
         raise OperatorError(f"worker_tls: {error}") from error
 
 
+def _open_grpc(settings: Settings, engine: Engine, address: ListenAddress | None) -> "VllmListener | None":
+    if address is None:
+        return None
+    from gateway.grpc.vllm_listener import VllmListener
+
+    return VllmListener(settings, engine, address)
+
+
 async def _serve(
-    settings: Settings, engine: Engine, address: Address, context: ssl.SSLContext | None, termination: Termination
+    settings: Settings,
+    engine: Engine,
+    address: Address,
+    context: ssl.SSLContext | None,
+    termination: Termination,
+    grpc_address: ListenAddress | None,
 ) -> None:
     listener, loop = WorkerListener(engine), asyncio.get_running_loop()
+    calls = _open_grpc(settings, engine, grpc_address)
     try:
         await listener.listen(address.host, address.port, context)
     except OSError as error:
         raise OperatorError(f"cannot listen on {address}: {error.strerror or error}") from error
+    if calls is not None:
+        await calls.start()
     draining = asyncio.Event()
 
     def begin() -> None:
@@ -64,8 +91,13 @@ async def _serve(
     await asyncio.wait((running, drain), return_when=asyncio.FIRST_COMPLETED)
     if draining.is_set():
         _log.info("draining")
-        await listener.drain(settings.shutdown_deadline_s)
+        drains = [listener.drain(settings.shutdown_deadline_s)]
+        if calls is not None:
+            drains.append(calls.drain(settings.shutdown_deadline_s))
+        await asyncio.gather(*drains)
     drain.cancel()
+    if calls is not None:
+        await calls.aclose()
     await listener.close()
     await running
     if not draining.is_set():

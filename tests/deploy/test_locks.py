@@ -19,7 +19,7 @@ BUILD, UV, WHEEL, RUNTIME, GPU, DEVELOPMENT = LOCKS = (
     "requirements-gpu.lock",
     "requirements-dev.lock",
 )
-SERVING = ("embedded", "clickhouse", "kafka", "postgres", "redis", "bench")
+SERVING = ("embedded", "clickhouse", "kafka", "postgres", "redis", "bench", "grpc")
 """The extras that need no torch."""
 UNLOCKED = {"torch"}
 """Each build of it has hashes of its own, and which is right depends on the device."""

@@ -19,12 +19,13 @@ from gateway.extras import MissingExtra, is_installed, require
 from gateway.metering.kafka_cluster import KafkaCluster
 from gateway.process.open_limiter import open_limiter
 from gateway.process.open_sessions import open_sessions
+from gateway.process.serving import open_grpc
 from gateway.tenancy import open_database
 from tests.support.command_line import failure
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
-MODULES = ("aiohttp", "asyncpg", "chdb", "clickhouse_connect", "kafka", "redis", "torch")
+MODULES = ("aiohttp", "asyncpg", "chdb", "clickhouse_connect", "grpc", "kafka", "redis", "torch")
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,11 @@ def sessions() -> Any:
     return open_sessions(load_settings(sessions_redis_url="redis://127.0.0.1"))
 
 
+def grpc_listener() -> Any:
+    stages: Any = None
+    return open_grpc(load_settings(grpc_listen="127.0.0.1:0"), stages, b"", demo=False)
+
+
 @pytest.mark.parametrize(
     ("opening", "purpose", "extra"),
     [
@@ -50,6 +56,7 @@ def sessions() -> Any:
         (sessions, "sessions_redis_url", "redis"),
         (lambda: KafkaCluster.open("kafka://127.0.0.1"), "kafka_url", "kafka"),
         (lambda: open_analytics("http://127.0.0.1"), "a ClickHouse server", "clickhouse"),
+        (grpc_listener, "grpc_listen", "grpc"),
     ],
 )
 def test_the_error_names_the_extra(opening: Callable[[], Any], purpose: str, extra: str) -> None:
@@ -72,6 +79,11 @@ def test_commands_that_train(command: tuple[str, ...]) -> None:
 def test_the_load_generator() -> None:
     message = failure(1, "bench", "--model", "m")
     assert message == "turnpike: turnpike bench needs the extra 'bench': pip install 'turnpike[bench]'\n"
+
+
+def test_a_worker_with_grpc(tmp_path: Path) -> None:
+    message = failure(1, "worker", "--grpc", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    assert message == "turnpike: --grpc needs the extra 'grpc': pip install 'turnpike[grpc]'\n"
 
 
 @pytest.mark.anyio

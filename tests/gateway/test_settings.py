@@ -10,6 +10,7 @@ from engine.errors import InvalidParameter
 from engine.request import PREMIUM, STANDARD
 from engine.sampling_defaults import SAMPLING_DEFAULTS, SamplingDefaults
 from gateway.config.engine_classes import engine_classes_of
+from gateway.config.listen_address import StatedServerTLS
 from gateway.config.setting_sources import SettingsError
 from gateway.config.settings import load_settings
 from gateway.config.store_urls import normalise_database_url
@@ -122,6 +123,8 @@ def test_the_data_directory_cannot_move_itself(data_dir: Path) -> None:
         (b"dtype = 'int8'", "dtype: "),
         (b"kv_cache_bytes = 10", "kv_cache_bytes: "),
         (b"max_running = 0", "max_running: "),
+        (b"grpc_listen = '9090'", "grpc_listen: .*host:port"),
+        (b"grpc_tls = 'on'", "grpc_tls"),
     ],
 )
 def test_a_bad_file_is_one_line_that_names_the_key(content: bytes, complaint: str) -> None:
@@ -370,3 +373,19 @@ def test_terms_of_invoices_that_cannot_be_printed_are_refused(stated: dict[str, 
     with pytest.raises(SettingsError) as caught:
         load_settings(**stated)
     assert re.match(complaint, str(caught.value))
+
+
+def test_the_grpc_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().grpc_listen is None
+    monkeypatch.setenv("TURNPIKE_GRPC_TLS", "off")
+    assert load_settings().grpc_tls == "off"
+    monkeypatch.setenv("TURNPIKE_GRPC_TLS", '{"certificate": "a.pem", "key": "a.key"}')
+    assert isinstance(load_settings().grpc_tls, StatedServerTLS)
+    monkeypatch.delenv("TURNPIKE_GRPC_TLS")
+    assert load_settings(grpc_listen="[::1]:9090").grpc_listen == "[::1]:9090"
+    Path("turnpike.toml").write_text("grpc_tls = { certificate = 'a.pem', key = 'a.key' }")
+    stated = load_settings().grpc_tls
+    assert isinstance(stated, StatedServerTLS)
+    assert (stated.certificate, stated.key) == (Path("a.pem"), Path("a.key"))
+    Path("turnpike.toml").write_text("grpc_tls = 'off'")
+    assert load_settings().grpc_tls == "off"

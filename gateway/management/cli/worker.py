@@ -16,6 +16,10 @@ def worker(
         list[str] | None,
         typer.Option("--model", metavar="[NAME=]PATH", help="A Hugging Face folder or a GGUF file. Repeatable."),
     ] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option("--grpc", metavar="HOST:PORT", help="Speak vLLM's gRPC protocol (VllmEngine), too."),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Compute models for gateways on other machines until SIGTERM or Ctrl-C.
@@ -24,6 +28,7 @@ def worker(
       turnpike worker --listen 127.0.0.1:9010 --model chat=/models/qwen3
     """
     from engine.workers.remote_link import Address
+    from gateway.config.listen_address import ListenAddress
     from gateway.errors import OperatorError
     from gateway.process.termination import Termination
 
@@ -34,7 +39,11 @@ def worker(
         address = Address.parse(f"tcp://{listen}")
     except ValueError as error:
         raise OperatorError(f"--listen: {error}") from error
+    try:
+        grpc_address = None if grpc is None else ListenAddress.parse(grpc)
+    except ValueError as error:
+        raise OperatorError(f"--grpc: {error}") from error
     with Termination() as termination:
         from gateway.process.worker import run_worker
 
-        run_worker(settings, address, termination)
+        run_worker(settings, address, termination, grpc_address)

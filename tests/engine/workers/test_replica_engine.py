@@ -19,6 +19,7 @@ from engine.runtime.engine_call import EngineCall
 from engine.workers.replica_engine import ReplicaEngine
 from engine.workers.replicas import Replica
 from engine.workers.tls import TLSFiles, client_context
+from tests.support.certificates import make_authority
 from tests.support.waiting import all_of, until, wait_for
 
 CONFIG = EngineConfig(dtype="float32", kv_cache_bytes=4 << 20, threads=1, salt_key=b"salt")
@@ -255,21 +256,3 @@ async def test_both_sides_need_a_certificate_of_the_authority(here: Engine, fold
         for context in (client_context(stranger), client_context(strangers), None):
             with pytest.raises(EngineUnavailable):
                 ReplicaEngine({"m": folder}, {"m": [worker.address]}, CONFIG, context, ready_seconds=1.0)
-
-
-def make_authority(folder: Path) -> TLSFiles:
-    """An authority, and a certificate of it for 127.0.0.1."""
-    folder.mkdir()
-    authority, key = folder / "ca.pem", folder / "ca.key"
-    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority",
-            "-keyout", str(key), "-out", str(authority))  # fmt: skip
-    openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=worker", "-keyout", str(folder / "own.key"),
-            "-out", str(folder / "own.csr"))  # fmt: skip
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
-    openssl("x509", "-req", "-days", "2", "-in", str(folder / "own.csr"), "-CA", str(authority), "-CAkey", str(key),
-            "-CAcreateserial", "-extfile", str(folder / "names"), "-out", str(folder / "own.pem"))  # fmt: skip
-    return TLSFiles(folder / "own.pem", folder / "own.key", authority)
-
-
-def openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
