@@ -1,7 +1,6 @@
 """Loads the engine that the settings describe: in this process, in one of its own, or on workers."""
 
 from collections.abc import Callable, Collection, Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ from engine.runtime.model_loading import LoadProgress
 from engine.sampling_defaults import SamplingDefaults
 from engine.workers.remote_link import Address
 from engine.workers.replica_engine import ReplicaEngine
+from engine.workers.sources import is_loopback, parse_source
 from engine.workers.tls import TLSFiles, client_context
 from engine.workers.worker_engine import WorkerEngine
 from gateway.config.engine_classes import engine_classes_of
@@ -74,14 +74,6 @@ def tls_files(stated: StatedTLS) -> TLSFiles:
     return TLSFiles(stated.certificate, stated.key, stated.ca)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is of this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfig) -> ReplicaEngine:
     """The engine of the settings' workers.
 
@@ -91,12 +83,15 @@ def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfi
     if different := set(settings.replicas) ^ set(models):
         raise OperatorError(f"replicas: {min(different)!r} is not both in `replicas` and in `models`")
     try:
-        addresses = [Address.parse(each) for some in settings.replicas.values() for each in some]
+        stated = [each for some in settings.replicas.values() for each in some]
+        for each in stated:
+            parse_source(each)
         context = None if settings.worker_tls is None else client_context(tls_files(settings.worker_tls))
     except ValueError as error:
         raise OperatorError(f"replicas: {error}") from error
     except OSError as error:
         raise OperatorError(f"worker_tls: {error}") from error
+    addresses = [Address.parse(each) for each in stated if each.startswith("tcp://")]
     if context is None and (exposed := next((each for each in addresses if not is_loopback(each.host)), None)):
         raise OperatorError(f"replicas: {exposed} is on another machine: set worker_tls")
     return ReplicaEngine(models, settings.replicas, config, context)

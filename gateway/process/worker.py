@@ -8,10 +8,11 @@ import structlog
 from engine.engine import Engine
 from engine.workers.listener import WorkerListener
 from engine.workers.remote_link import Address
+from engine.workers.sources import is_loopback
 from engine.workers.tls import server_context
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
-from gateway.process.engine_loading import is_loopback, load_engine_here, tls_files
+from gateway.process.engine_loading import load_engine_here, tls_files
 from gateway.process.progress import progress
 from gateway.process.termination import Termination
 from gateway.telemetry.logs import configure_logging
