@@ -5,7 +5,7 @@ from typing import Literal
 
 from gateway.errors import OperatorError
 
-Extra = Literal["embedded", "clickhouse", "kafka", "postgres", "redis", "distill", "bench"]
+Extra = Literal["embedded", "clickhouse", "kafka", "postgres", "redis", "distill", "bench", "ray"]
 
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "embedded": ("chdb", "clickhouse_connect"),
@@ -15,6 +15,7 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
     "redis": ("redis",),
     "distill": ("torch",),
     "bench": ("aiohttp",),
+    "ray": ("ray",),
 }
 
 

@@ -20,8 +20,11 @@ from gateway.telemetry.logs import configure_logging
 _log = structlog.get_logger("turnpike.worker")
 
 
-def run_worker(settings: Settings, address: Address, termination: Termination) -> None:
-    """Load the settings' models and serve them on `address` until the end of the drain that `termination` begins.
+def run_worker(
+    settings: Settings, address: Address, termination: Termination, lease_seconds: float | None = None
+) -> None:
+    """Load the settings' models and serve them on `address` until the end of the drain that `termination` begins, or
+    until there was no client for `lease_seconds`.
 
     Raises:
         OperatorError: the address, a certificate or a model cannot be used; or the address is not of this machine
@@ -32,7 +35,7 @@ def run_worker(settings: Settings, address: Address, termination: Termination) -
     with progress() as report:
         engine = load_engine_here(settings, report)
     with engine:
-        asyncio.run(_serve(settings, engine, address, context, termination))
+        asyncio.run(_serve(settings, engine, address, context, termination, lease_seconds))
 
 
 def _context(settings: Settings, address: Address) -> ssl.SSLContext | None:
@@ -47,7 +50,12 @@ def _context(settings: Settings, address: Address) -> ssl.SSLContext | None:
 
 
 async def _serve(
-    settings: Settings, engine: Engine, address: Address, context: ssl.SSLContext | None, termination: Termination
+    settings: Settings,
+    engine: Engine,
+    address: Address,
+    context: ssl.SSLContext | None,
+    termination: Termination,
+    lease_seconds: float | None,
 ) -> None:
     listener, loop = WorkerListener(engine), asyncio.get_running_loop()
     try:
@@ -62,7 +70,9 @@ async def _serve(
     termination.begins(begin)
     _log.info("ready", address=str(Address(address.host, listener.port)), models=list(engine.models))
     running, drain = asyncio.create_task(listener.run()), asyncio.create_task(draining.wait())
+    lease = asyncio.create_task(_expire(listener, lease_seconds, draining))
     await asyncio.wait((running, drain), return_when=asyncio.FIRST_COMPLETED)
+    lease.cancel()
     if draining.is_set():
         _log.info("draining")
         await listener.drain(settings.shutdown_deadline_s)
@@ -72,3 +82,17 @@ async def _serve(
     if not draining.is_set():
         raise OperatorError("the engine has ended; its reason is in the log")
     _log.info("stopped")
+
+
+async def _expire(listener: WorkerListener, seconds: float | None, draining: asyncio.Event) -> None:
+    """Begin the drain once there was no client for `seconds`: whatever has started this worker is gone."""
+    loop = asyncio.get_running_loop()
+    seen = loop.time()
+    while seconds is not None:
+        await asyncio.sleep(min(1.0, seconds / 4))
+        if listener.clients:
+            seen = loop.time()
+        elif loop.time() - seen > seconds:
+            _log.info("the lease has expired", seconds=seconds)
+            draining.set()
+            return

@@ -16,6 +16,12 @@ def worker(
         list[str] | None,
         typer.Option("--model", metavar="[NAME=]PATH", help="A Hugging Face folder or a GGUF file. Repeatable."),
     ] = None,
+    lease: Annotated[
+        float | None,
+        typer.Option(
+            "--lease", min=1, metavar="SECONDS", help="End after this time without any client. [default: never]"
+        ),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Compute models for gateways on other machines until SIGTERM or Ctrl-C.
@@ -37,4 +43,4 @@ def worker(
     with Termination() as termination:
         from gateway.process.worker import run_worker
 
-        run_worker(settings, address, termination)
+        run_worker(settings, address, termination, lease)
