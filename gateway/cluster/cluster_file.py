@@ -55,7 +55,7 @@ class Scaling(_Stated):
     target_wait_s: float = Field(default=2.0, gt=0)
     """Predicted wait for the first token at the best worker."""
     target_requests: float = Field(default=16.0, gt=0)
-    """Requests of a worker that run or wait."""
+    """Requests of a worker that run or wait: at most those that it computes at once without a queue."""
     service_class: str = "standard"
     """The class whose predicted wait counts."""
     look_back_s: float = Field(default=10.0, ge=0)

@@ -82,8 +82,7 @@ class DriverProcess:
             process.stdin.close()
             process.wait(STOP_SECONDS)
         except (OSError, subprocess.TimeoutExpired):
-            process.kill()
-            process.wait()
+            _kill(process)
 
     def _is_lost(self, now_s: float) -> bool:
         assert self._process is not None
@@ -92,8 +91,7 @@ class DriverProcess:
 
     def _end(self, now_s: float) -> None:
         assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        _kill(self._process)
         self._process = None
         self._failures = 0 if self._spoke else self._failures + 1
         self._next_s = now_s + max(backoff_seconds(self._failures), 0.5)
@@ -136,6 +134,14 @@ class DriverProcess:
                 reports = msgspec.json.decode(line, type=Reports)
                 self._heard_s, self._spoke = now_s, True
         return reports
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdin is not None
+    with suppress(OSError):  # it has left orders unread
+        process.stdin.close()
 
 
 def ray_command(address: str) -> list[str]:
