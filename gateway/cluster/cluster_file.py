@@ -136,4 +136,8 @@ def load_cluster_file(path: Path) -> ClusterFile:
     folder = path.absolute().parent
     models = {name: folder / each.expanduser() for name, each in cluster.models.items()}
     paths = {"fleet_file": folder / cluster.fleet_file, "work_dir": folder / cluster.work_dir.expanduser()}
-    return cluster.model_copy(update={"models": models, **paths})
+    tls = cluster.tls
+    if tls is not None:
+        files = {name: folder / getattr(tls, name).expanduser() for name in ("certificate", "key", "ca")}
+        tls = tls.model_copy(update=files)
+    return cluster.model_copy(update={"models": models, "tls": tls, **paths})

@@ -34,7 +34,7 @@ class DriverProcess:
         """`command`: the driver's. `log`: of its standard error. `silence_seconds`: without reports, after which it is
         killed."""
         self._command = list(command)
-        self._log = log
+        self.log = log
         self._clock = clock
         self._silence_s = silence_seconds
         self._process: subprocess.Popen[bytes] | None = None
@@ -68,7 +68,7 @@ class DriverProcess:
     def last_words(self) -> str:
         """The end of the log."""
         try:
-            return self._log.read_bytes()[-2000:].decode(errors="replace").strip()
+            return self.log.read_bytes()[-2000:].decode(errors="replace").strip()
         except OSError:
             return ""
 
@@ -97,9 +97,9 @@ class DriverProcess:
         self._next_s = now_s + max(backoff_seconds(self._failures), 0.5)
 
     def _start(self, now_s: float) -> None:
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
         path = os.pathsep.join(filter(None, sys.path))
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,

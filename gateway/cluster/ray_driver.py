@@ -119,8 +119,13 @@ class _Inbox:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        for line in sys.stdin.buffer:
-            self.orders = msgspec.json.decode(line, type=Orders)
+        unread = b""
+        while data := os.read(
+            sys.stdin.fileno(), 1 << 16
+        ):  # a buffered read holds a lock
+            *lines, unread = (unread + data).split(b"\n")
+            if lines:
+                self.orders = msgspec.json.decode(lines[-1], type=Orders)
         self.ended.set()
 
 

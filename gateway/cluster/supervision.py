@@ -107,7 +107,7 @@ class Supervision:
                 worker.reached_s = now_s
 
     def step(self, now_s: float) -> None:
-        """What follows from the time alone."""
+        """The changes that follow from the time alone."""
         for worker in self._workers.values():
             if worker.state == "draining" and now_s - worker.since_s >= LINGER_S:
                 worker.become("stopping", now_s)

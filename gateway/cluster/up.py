@@ -1,5 +1,6 @@
 """`turnpike up`: keeps a cluster's workers running, until SIGTERM or Ctrl-C ends them all."""
 
+import re
 import ssl
 import time
 from collections.abc import Callable
@@ -55,6 +56,8 @@ class Cluster:
         now_s, supervision = self._clock(), self.supervision
         reports = self._driver.exchange(supervision.orders())
         if self._driver.starts_total != self._starts:
+            if self._starts and (reason := _last_error(self._driver.last_words())):
+                _log.warning("the connection to ray has ended", reason=reason, log=str(self._driver.log))
             self._starts = self._driver.starts_total
             _log.info("connecting to ray", address=self._cluster.address, start=self._starts)
         if reports is not None:
@@ -91,6 +94,12 @@ class Cluster:
         for message in self.supervision.log:
             _log.info(message)
         self.supervision.log.clear()
+
+
+def _last_error(log: str) -> str:
+    """The line of the last exception in a log; empty without one."""
+    lines = [line for line in log.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    return lines[-1] if lines else ""
 
 
 def _context(cluster: ClusterFile) -> ssl.SSLContext | None:
