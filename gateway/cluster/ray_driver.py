@@ -120,9 +120,7 @@ class _Inbox:
 
     def _run(self) -> None:
         unread = b""
-        while data := os.read(
-            sys.stdin.fileno(), 1 << 16
-        ):  # a buffered read holds a lock
+        while data := os.read(sys.stdin.fileno(), 1 << 16):  # a buffered read holds a lock
             *lines, unread = (unread + data).split(b"\n")
             if lines:
                 self.orders = msgspec.json.decode(lines[-1], type=Orders)
