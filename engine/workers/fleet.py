@@ -28,7 +28,8 @@ class Fleet:
     def members(self) -> frozenset[Member]:
         """One for each address."""
         with self._lock:
-            by_address = {member.address: member for members in self._last for member in sorted(members)}
+            ordered = [sorted(members, key=lambda each: each.server_name or "") for members in self._last]
+        by_address = {member.address: member for members in ordered for member in members}
         return frozenset(by_address.values())
 
     def read(self, index: int) -> bool:

@@ -27,7 +27,7 @@ class SourceFailed(Exception):
     """A source cannot state its workers at the moment."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A worker of a fleet. `server_name`: the name in its certificate; None: the host of its address."""
 
@@ -71,7 +71,8 @@ def _resolve(host: str) -> Sequence[str]:
 
 
 class DNSSource:
-    """A worker at each address that a name resolves to. Their certificates name that name.
+    """A worker at each address that a name resolves to: of IPv4, or of IPv6 where there are no others, since a worker
+    has one of each in a network with both. Their certificates name that name.
 
     A name without addresses counts as a failure: resolvers answer alike where a Service has no pod that is ready, and
     where it is gone. Connections say which workers are alive.
@@ -91,7 +92,8 @@ class DNSSource:
             raise SourceFailed(f"{self._name}: {error.strerror or error}") from error
         if not hosts:
             raise SourceFailed(f"{self._name} has no addresses")
-        return frozenset(Member(str(Address(host, self._port)), self._name) for host in hosts)
+        of_one_family = [host for host in hosts if ":" not in host] or hosts
+        return frozenset(Member(str(Address(host, self._port)), self._name) for host in of_one_family)
 
 
 class _StatedWorker(msgspec.Struct):

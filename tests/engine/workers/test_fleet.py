@@ -35,10 +35,14 @@ class Names:
 
 
 def test_a_name_is_a_worker_at_each_of_its_addresses() -> None:
-    source = DNSSource("workers.chat.svc", 9010, Names("10.0.0.1", "fd00::2", "10.0.0.1"))
-    assert source.read() == {
-        Member("tcp://10.0.0.1:9010", "workers.chat.svc"),
-        Member("tcp://[fd00::2]:9010", "workers.chat.svc"),
+    name = "workers.chat.svc"
+    four, six = ("10.0.0.1", "10.0.0.2", "10.0.0.1"), ("fd00::1", "fd00::2")
+    by_four = {Member("tcp://10.0.0.1:9010", name), Member("tcp://10.0.0.2:9010", name)}
+    assert DNSSource(name, 9010, Names(*four)).read() == by_four
+    assert DNSSource(name, 9010, Names(*six, *four)).read() == by_four, "a worker has an address of each family"
+    assert {each.address for each in DNSSource(name, 9010, Names(*six)).read()} == {
+        "tcp://[fd00::1]:9010",
+        "tcp://[fd00::2]:9010",
     }
 
 

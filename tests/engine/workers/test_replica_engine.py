@@ -239,6 +239,14 @@ async def test_workers_of_a_file_come_and_go_and_no_stream_notices(
         assert engine.ready, "the last list stays"
 
 
+async def test_a_name_leads_to_its_workers(here: Engine, folder: Path, two: list[Worker]) -> None:
+    names = [f"tcp+dns://localhost:{worker.port}" for worker in two]
+    prompt = PromptInput(PROMPT, LONG)
+    with ReplicaEngine({"m": folder}, {"m": names}, CONFIG, None, ready_seconds=20.0) as engine:
+        await wait_for(lambda: {each.name for each in engine.set.replicas} == {worker.address for worker in two})
+        assert await answer(engine, prompt) == await answer(here, prompt)
+
+
 def state_fleet(path: Path, *workers: Worker) -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"workers": [{"address": worker.address} for worker in workers]}))
