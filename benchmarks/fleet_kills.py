@@ -1,4 +1,4 @@
-"""kill -9 of a worker, of the gateway and of Ray's head, in turns under load:
+"""kill -9 of a worker, of the gateway, of Ray's head and of `turnpike up`, in turns under load:
 `python -m benchmarks.fleet_kills [--cycles 200]`.
 
 `turnpike up` keeps two workers on a Ray of this machine; a `turnpike serve` has its fleet file. Requests of several
@@ -40,8 +40,8 @@ from tests.support.servers import free_port
 
 BOUND = 0.99
 CONCURRENCY = 4
-TURNS = ("worker", "gateway", "gcs_server", "worker", "gateway", "raylet")
-"""The processes that are killed, in turns; the last words of each half are the two of Ray's head."""
+TURNS = ("worker", "gateway", "gcs_server", "up", "worker", "gateway", "raylet")
+"""The processes that are killed, in turns: `gcs_server` and `raylet` are those of Ray's head, `up` is `turnpike up`."""
 MOST_SECONDS = 180.0
 _ENVIRONMENT = {"TURNPIKE_THREADS": "1"}
 
@@ -81,6 +81,10 @@ class Fleet:
         """In place of the one that has ended."""
         self.gateway = _gateway(self.folder, self.model, self.path, self.url)
 
+    def start_up(self) -> None:
+        """In place of the `turnpike up` that has ended."""
+        self.up = _up(self.folder)
+
     def metric(self, name: str) -> float:
         """The sum of a metric's values."""
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
@@ -100,6 +104,11 @@ def processes() -> Iterator[tuple[int, int, str]]:
             except OSError:
                 continue  # it has ended
             yield int(folder.name), int(rest.split()[1]), head.partition("(")[2]
+
+
+def _up(folder: Path) -> subprocess.Popen[bytes]:
+    with (folder / "up.log").open("ab") as log:
+        return subprocess.Popen([TURNPIKE, "up", str(folder / "cluster.toml")], stdout=log, stderr=subprocess.STDOUT)
 
 
 def _gateway(folder: Path, model: str, path: Path, url: str) -> subprocess.Popen[bytes]:
@@ -128,18 +137,17 @@ def fleet(folder: Path, model: str, path: Path, workers: int = 2, extra: str = "
     key = turnpike("key", "create", "--tenant", "acme", "--data-dir", data_dir)
     turnpike("price", "set", model, "--input", "0.1", "--cached", "0.05", "--output", "0.4", "--data-dir", data_dir)
     url = f"http://127.0.0.1:{free_port()}"
-    with (folder / "up.log").open("wb") as log:
-        up = subprocess.Popen([TURNPIKE, "up", str(folder / "cluster.toml")], stdout=log, stderr=subprocess.STDOUT)
+    up = _up(folder)
     running: Fleet | None = None
     try:
         running = Fleet(folder, model, path, url, key, up, _gateway(folder, model, path, url))
         yield running
         running.gateway.terminate()
         assert running.gateway.wait(timeout=40) == 0, (folder / "gateway.log").read_text()
-        up.terminate()
-        assert up.wait(timeout=60) == 0, (folder / "up.log").read_text()
+        running.up.terminate()
+        assert running.up.wait(timeout=60) == 0, (folder / "up.log").read_text()
     finally:
-        for process in (up, *([running.gateway] if running else [])):
+        for process in (running.up, running.gateway) if running else (up,):
             if process.poll() is None:
                 process.kill()
                 process.wait()
@@ -214,7 +222,7 @@ class Outcome:
         return sum(fate(stream, self.undisturbed) == "same answer" for stream in met) / max(len(met), 1)
 
 
-STREAM_PROCESSES = ("worker", "gcs_server", "raylet")
+STREAM_PROCESSES = ("worker", "gcs_server", "raylet", "up")
 """Kills that no stream should notice."""
 
 
@@ -264,7 +272,7 @@ async def run(running: Fleet, cycles: int, max_tokens: int, clients: int = CONCU
 async def _kill(client: httpx.AsyncClient, running: Fleet, name: str, rng: random.Random, outcome: Outcome) -> None:
     await until_serving(client, running, 2)
     async with asyncio.timeout(MOST_SECONDS):
-        while name not in ("worker", "gateway") and running.head(name) is None:
+        while name in ("gcs_server", "raylet") and running.head(name) is None:
             await asyncio.sleep(0.2)
     answered = len(outcome.streams) + rng.randint(2, 2 * CONCURRENCY)
     async with asyncio.timeout(MOST_SECONDS):
@@ -274,13 +282,17 @@ async def _kill(client: httpx.AsyncClient, running: Fleet, name: str, rng: rando
     if name == "worker":
         pid = int(rng.choice(running.workers())["pid"])
     else:
-        pid = running.gateway.pid if name == "gateway" else running.head(name) or 0
+        own = {"gateway": running.gateway.pid, "up": running.up.pid}
+        pid = own.get(name) or running.head(name) or 0
     assert pid > 1, f"there is no {name}"
     outcome.kills.append(Kill(name, time.monotonic()))
     os.kill(pid, signal.SIGKILL)
     if name == "gateway":
         running.gateway.wait()
         running.start_gateway()
+    elif name == "up":
+        running.up.wait()
+        running.start_up()
     while name == "worker" and any(each["pid"] == pid for each in running.workers()):
         await asyncio.sleep(0.1)  # until `up` knows
 

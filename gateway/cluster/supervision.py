@@ -195,8 +195,9 @@ class Supervision:
         worker.attempt = report.attempt
         worker.address = worker.pid = worker.node = None
         worker.become("waiting", now_s)
-        last = report.reason.splitlines()[-1:] or [""]
-        self.log.append(f"{worker.id} has ended; it starts again in {backoff_seconds(worker.failures):g} s: {last[0]}")
+        log = self._cluster.work_dir / worker.id / f"{report.attempt}.log"
+        again = f"it starts again in {backoff_seconds(worker.failures):g} s"
+        self.log.append(f"{worker.id} has ended; {again}; its log on {report.node} is {log}")
 
     def _order(self, worker: _Worker) -> WorkerOrder:
         group = self._cluster.workers[worker.group]
