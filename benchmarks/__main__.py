@@ -45,9 +45,13 @@ ALL = (
         "premium",
         "overload",
     ),
-    *("serving", "speculation", "grammar", "engine_process", "worker_kills", "peers"),
+    *("serving", "speculation", "grammar", "engine_process", "worker_kills", "fleet_kills", "peers"),
 )
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {"peers": ("--quick",), "worker_kills": ("--cycles", "25")}
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "peers": ("--quick",),
+    "worker_kills": ("--cycles", "25"),
+    "fleet_kills": ("--cycles", "25"),
+}
 """Arguments that differ from a benchmark's defaults: all passes with the peers take the better part of an hour."""
 LEFT_OUT: Mapping[str, str] = {
     "gpu": "needs an NVIDIA GPU",

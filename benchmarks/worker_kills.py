@@ -18,7 +18,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,9 +115,20 @@ def body(model: str, kind: int, max_tokens: int) -> dict[str, Any]:
     }
 
 
-async def ask(client: httpx.AsyncClient, key: str, job: int, request: dict[str, Any]) -> Stream:
-    """Send a request and read its answer to the end."""
+async def ask(
+    client: httpx.AsyncClient,
+    key: str,
+    job: int,
+    request: dict[str, Any],
+    on_sent: Callable[[Stream], None] = lambda stream: None,
+) -> Stream:
+    """Send a request and read its answer to the end. `on_sent` has the stream before that.
+
+    Raises:
+        httpx.HTTPError: the connection has failed.
+    """
     stream = Stream(job, time.monotonic())
+    on_sent(stream)
     texts: dict[int, str] = {}
     reasons: dict[int, str] = {}
     logprobs: dict[int, list[float]] = {}

@@ -34,6 +34,11 @@ class WorkerListener:
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
+    @property
+    def clients(self) -> int:
+        """Connected clients."""
+        return len(self._clients)
+
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
         """Start to accept clients; `context` None: without TLS.
 

@@ -50,10 +50,18 @@ class RemoteLink:
     that thread."""
 
     def __init__(
-        self, address: Address, context: ssl.SSLContext | None, events: WorkerEvents, *, step_seconds: float
+        self,
+        address: Address,
+        context: ssl.SSLContext | None,
+        events: WorkerEvents,
+        *,
+        step_seconds: float,
+        server_name: str | None = None,
     ) -> None:
-        """`context` None: without TLS. `step_seconds`: the longest time of a step of the worker."""
+        """`context` None: without TLS. `step_seconds`: the longest time of a step of the worker. `server_name`: the
+        name in its certificate; None: its host."""
         self._address = address
+        self._server_name = server_name or address.host
         self._context = context
         self._events = events
         self._silence_seconds = step_seconds + SILENCE_SECONDS
@@ -109,7 +117,7 @@ class RemoteLink:
         Raises:
             OSError, TimeoutError, ConnectionEnded, msgspec.MsgspecError: the worker did not become ready.
         """
-        host = None if self._context is None else self._address.host
+        host = None if self._context is None else self._server_name
         async with asyncio.timeout(CONNECT_SECONDS):
             stream, to_worker = await asyncio.open_connection(
                 self._address.host, self._address.port, ssl=self._context, server_hostname=host

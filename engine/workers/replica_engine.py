@@ -22,9 +22,12 @@ from engine.runtime.streams import OutputDispatchers
 from engine.runtime.submission import Submitter, choices_of
 from engine.scheduling.stats import SchedulerStats
 from engine.workers.client_models import served_model, text_processors
+from engine.workers.fleet import Fleet
+from engine.workers.membership import Membership
 from engine.workers.messages import ModelFacts
 from engine.workers.remote_link import Address, RemoteLink
 from engine.workers.replicas import Replica, ReplicaSet
+from engine.workers.sources import Member, is_loopback, parse_source
 from engine.workers.worker_handle import WorkerHandle
 
 logger = logging.getLogger(__name__)
@@ -39,35 +42,43 @@ class ReplicaEngine:
     def __init__(
         self,
         paths: Mapping[str, Path],
-        addresses: Mapping[str, Sequence[str]],
+        fleets: Mapping[str, Sequence[str]],
         config: EngineConfig,
         context: ssl.SSLContext | None,
         *,
         ready_seconds: float = READY_SECONDS,
     ) -> None:
         """Connects to the workers, and waits until each model has one that is ready. `paths`: the files of each model,
-        for its text. `addresses`: of each model's workers. `context` None: without TLS.
+        for its text. `fleets`: the sources of each model's workers, in the forms of `parse_source`. `context` None:
+        without TLS, and for workers on loopback alone.
 
         Raises:
-            ValueError: an address has another form than `tcp://host:port`.
+            ValueError: a source has another form.
             UnsupportedCheckpoint: as `text_processors`.
             EngineUnavailable: a model has no worker in time.
         """
         self.set = ReplicaSet()
         self._submitter = Submitter(config.salt_key)
         self._dispatchers = OutputDispatchers()
+        self._context = context
+        self._step_seconds = config.step_timeout_seconds
+        self._refused: set[Member] = set()
+        self._membership = Membership(self.set, self._connect)
+        self._fleet = Fleet(
+            [parse_source(each) for each in sorted({each for some in fleets.values() for each in some})]
+        )
         texts = text_processors(paths, config)
-        workers = sorted({Address.parse(each) for some in addresses.values() for each in some}, key=str)
-        self.links: dict[str, RemoteLink] = {}
-        for address in workers:
-            self._add(address, context, config.step_timeout_seconds)
+        self._fleet.read_all()
+        self._membership.update(self._members())
+        if not self._fleet.is_static:
+            self._fleet.watch(self._membership.keep_reaping(self._members))
         try:
-            facts = self._await_facts(list(addresses), ready_seconds)
+            facts = self._await_facts(list(fleets), ready_seconds)
         except BaseException:
             self.close()
             raise
         self.models: Mapping[str, ServedModel] = MappingProxyType(
-            {name: served_model(facts[name], texts[name]) for name in addresses}
+            {name: served_model(facts[name], texts[name]) for name in fleets}
         )
 
     @property
@@ -92,8 +103,9 @@ class ReplicaEngine:
                 alive=self.ready,
                 stuck_steps_total=sum(health.stuck_steps_total for health in each),
                 step_age_seconds=max((health.step_age_seconds for health in each), default=0.0),
-                restarts_total=sum(link.restarts_total for link in self.links.values()),
-                replays_total=sum(replica.requests.replays_total for replica in self.set.replicas),
+                restarts_total=self._membership.restarts_total,
+                replays_total=self.set.former_replays
+                + sum(replica.requests.replays_total for replica in self.set.replicas),
             )
 
     def start(self) -> None:
@@ -102,8 +114,8 @@ class ReplicaEngine:
     def close(self) -> None:
         """Abort running requests and close the connections. Idempotent."""
         self.set.close("the engine stopped while the request was running")
-        for link in self.links.values():
-            link.close()
+        self._fleet.close()
+        self._membership.close()
 
     def __enter__(self) -> "ReplicaEngine":
         return self
@@ -153,12 +165,22 @@ class ReplicaEngine:
         handle = WorkerHandle(self.set, model, submissions, self._dispatchers.current, call.reservation)
         return OutputStream(choices_of(served, call.prompts, submissions), handle, call.on_abort)
 
-    def _add(self, address: Address, context: ssl.SSLContext | None, step_seconds: float) -> None:
-        name = str(address)
-        replica = Replica(name, self.set, lambda message: self.links[name].send(message))
-        self.set.replicas.append(replica)
-        self.links[name] = RemoteLink(address, context, replica, step_seconds=step_seconds)
-        self.links[name].start()
+    def _members(self) -> list[Member]:
+        """The workers of the fleet that may be connected to."""
+        members = self._fleet.members()
+        if self._context is not None:
+            return list(members)
+        exposed = {each for each in members if not is_loopback(Address.parse(each.address).host)}
+        for member in exposed - self._refused:
+            logger.error("the worker %s is on another machine, and there is no TLS: it is not used", member.address)
+        self._refused = exposed
+        return list(members - exposed)
+
+    def _connect(self, member: Member, replica: Replica) -> RemoteLink:
+        address = Address.parse(member.address)
+        return RemoteLink(
+            address, self._context, replica, step_seconds=self._step_seconds, server_name=member.server_name
+        )
 
     def _await_facts(self, models: Sequence[str], seconds: float) -> dict[str, ModelFacts]:
         deadline = time.monotonic() + seconds

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from engine.errors import EngineError, EngineUnavailable
@@ -65,11 +65,13 @@ class Replica:
         self.health = _DOWN
         self.hardware: Mapping[str, str | int | float] = {}
         self.draining = False
+        self.listed = True
+        """Whether it is in the fleet. One that is not gets no new requests."""
         self._replicas = replicas
 
     def takes(self, model: str) -> bool:
         """Whether it computes new requests of the model."""
-        return self.requests.connected and not self.draining and model in self.facts
+        return self.listed and self.requests.connected and not self.draining and model in self.facts
 
     def load(self, model: str) -> int:
         """Requests of this client that it computes, and of all clients as of its last report."""
@@ -134,9 +136,10 @@ class Replica:
         """See `WorkerEvents`."""
 
     def on_given_up(self, reason: str) -> None:
-        """See `WorkerEvents`."""
+        """See `WorkerEvents`. The requests of one that is not in the fleet wait for another worker."""
         self.health = _DOWN
-        self.requests.close(reason)
+        if self.listed or self._replicas.closed:
+            self.requests.close(reason)
 
 
 class ReplicaSet:
@@ -153,10 +156,22 @@ class ReplicaSet:
         self.changed = threading.Condition(self.lock)
         """Notified when a replica becomes ready."""
         self._versions: dict[str, str] = {}
-        self._closed = False
+        self.closed = False
+        self.former_replays = 0
+        """Requests that removed replicas were given after others had them."""
 
     def __len__(self) -> int:
         return sum(len(replica.requests) for replica in self.replicas)
+
+    def add(self, replica: Replica) -> None:
+        """Another worker. Called with the lock held."""
+        self.replicas = [*self.replicas, replica]  # readers without the lock have the former list
+
+    def remove(self, gone: Collection[Replica]) -> None:
+        """Forget disconnected workers without requests. Called with the lock held."""
+        assert not any(len(replica.requests) for replica in gone), "a removed worker has requests"
+        self.former_replays += sum(replica.requests.replays_total for replica in gone)
+        self.replicas = [replica for replica in self.replicas if replica not in gone]
 
     def accepts(self, replica: Replica, facts: ModelFacts) -> bool:
         """Whether a replica's model has the same files as that of the others."""
@@ -203,7 +218,7 @@ class ReplicaSet:
         """As `WorkerRequests.submit`, at the best replica."""
         keys = _keys_of(submissions[0])  # before the lock, as it takes a millisecond for a long prompt
         with self.lock:
-            if self._closed:
+            if self.closed:
                 raise EngineError("the engine is closed")
             chosen = self._choose(model, submissions[0], keys)
             if chosen is None:
@@ -249,9 +264,15 @@ class ReplicaSet:
         return min((queue.queue_depth for queue in self._queues(model)), default=0)
 
     def reserve(self, model: str, service_class: str) -> Reservation:
-        """A place at the replica with the shortest wait."""
+        """A place at the replica with the shortest wait.
+
+        Raises:
+            EngineUnavailable: there is no replica.
+        """
         with self.lock:
             queues = self._queues(model) or [each.queues[model] for each in self.replicas if model in each.queues]
+            if not queues:
+                raise EngineUnavailable(f"no worker serves {model} at the moment")
             queue = min(queues, key=lambda queue: queue.predicted_wait(service_class, 1).first_token_ns)
             return queue.reserve(service_class)
 
@@ -272,7 +293,7 @@ class ReplicaSet:
     def close(self, reason: str) -> None:
         """End all requests."""
         with self.lock:
-            self._closed = True
+            self.closed = True
         for replica in self.replicas:
             replica.requests.close(reason)
 

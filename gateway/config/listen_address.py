@@ -1,6 +1,5 @@
 """Addresses to listen on, and the certificates that listeners show."""
 
-from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,14 +27,6 @@ class ListenAddress(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is of this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class StatedServerTLS(BaseModel):

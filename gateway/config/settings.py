@@ -220,8 +220,9 @@ class Settings(BaseSettings):
     engine_process: bool | None = None
     """Run the engine in a process of its own, which is started again where it ends. None: where a GPU may be used."""
     replicas: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Served name -> addresses of its workers, such as `["tcp://10.0.0.7:9010"]`. All models have some, or none has;
-    `models` says where their tokenizers are."""
+    """Served name -> its workers: `["tcp://10.0.0.7:9010"]`, `["tcp+dns://workers:9010"]` for all addresses of a name,
+    or `["file:///run/turnpike/fleet.json"]`. All models have some, or none has; `models` says where their tokenizers
+    are."""
     worker_tls: StatedTLS | None = None
     """Certificates between gateways and `turnpike worker`. None: no TLS, which is for loopback alone."""
     speculation: Literal["auto", "off", "ngram", "draft"] = "auto"

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import grpc
 
-from gateway.config.listen_address import ListenAddress, StatedServerTLS, is_loopback
+from engine.workers.sources import is_loopback
+from gateway.config.listen_address import ListenAddress, StatedServerTLS
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
 

@@ -13,10 +13,10 @@ from engine.runtime.model_loading import LoadProgress
 from engine.sampling_defaults import SamplingDefaults
 from engine.workers.remote_link import Address
 from engine.workers.replica_engine import ReplicaEngine
+from engine.workers.sources import is_loopback, parse_source
 from engine.workers.tls import TLSFiles, client_context
 from engine.workers.worker_engine import WorkerEngine
 from gateway.config.engine_classes import engine_classes_of
-from gateway.config.listen_address import is_loopback
 from gateway.config.settings import Settings
 from gateway.config.worker_tls import StatedTLS
 from gateway.errors import OperatorError
@@ -83,12 +83,15 @@ def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfi
     if different := set(settings.replicas) ^ set(models):
         raise OperatorError(f"replicas: {min(different)!r} is not both in `replicas` and in `models`")
     try:
-        addresses = [Address.parse(each) for some in settings.replicas.values() for each in some]
+        stated = [each for some in settings.replicas.values() for each in some]
+        for each in stated:
+            parse_source(each)
         context = None if settings.worker_tls is None else client_context(tls_files(settings.worker_tls))
     except ValueError as error:
         raise OperatorError(f"replicas: {error}") from error
     except OSError as error:
         raise OperatorError(f"worker_tls: {error}") from error
+    addresses = [Address.parse(each) for each in stated if each.startswith("tcp://")]
     if context is None and (exposed := next((each for each in addresses if not is_loopback(each.host)), None)):
         raise OperatorError(f"replicas: {exposed} is on another machine: set worker_tls")
     return ReplicaEngine(models, settings.replicas, config, context)

@@ -9,8 +9,9 @@ import structlog
 from engine.engine import Engine
 from engine.workers.listener import WorkerListener
 from engine.workers.remote_link import Address
+from engine.workers.sources import is_loopback
 from engine.workers.tls import server_context
-from gateway.config.listen_address import ListenAddress, is_loopback
+from gateway.config.listen_address import ListenAddress
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
 from gateway.extras import require
@@ -26,10 +27,14 @@ _log = structlog.get_logger("turnpike.worker")
 
 
 def run_worker(
-    settings: Settings, address: Address, termination: Termination, grpc_address: ListenAddress | None = None
+    settings: Settings,
+    address: Address,
+    termination: Termination,
+    grpc_address: ListenAddress | None = None,
+    lease_seconds: float | None = None,
 ) -> None:
-    """Load the settings' models and serve them on `address` until the end of the drain that `termination` begins.
-    `grpc_address`: serve vLLM's engine protocol on it, too.
+    """Load the settings' models and serve them on `address` until the end of the drain that `termination` begins, or
+    until there was no client for `lease_seconds`. `grpc_address`: serve vLLM's engine protocol on it, too.
 
     Raises:
         OperatorError: an address, a certificate or a model cannot be used; an address is not of this machine alone,
@@ -42,7 +47,7 @@ def run_worker(
     with progress() as report:
         engine = load_engine_here(settings, report)
     with engine:
-        asyncio.run(_serve(settings, engine, address, context, termination, grpc_address))
+        asyncio.run(_serve(settings, engine, address, context, termination, grpc_address, lease_seconds))
 
 
 def _context(settings: Settings, address: Address) -> ssl.SSLContext | None:
@@ -71,6 +76,7 @@ async def _serve(
     context: ssl.SSLContext | None,
     termination: Termination,
     grpc_address: ListenAddress | None,
+    lease_seconds: float | None,
 ) -> None:
     listener, loop = WorkerListener(engine), asyncio.get_running_loop()
     calls = _open_grpc(settings, engine, grpc_address)
@@ -88,7 +94,9 @@ async def _serve(
     termination.begins(begin)
     _log.info("ready", address=str(Address(address.host, listener.port)), models=list(engine.models))
     running, drain = asyncio.create_task(listener.run()), asyncio.create_task(draining.wait())
+    lease = asyncio.create_task(_expire(listener, lease_seconds, draining))
     await asyncio.wait((running, drain), return_when=asyncio.FIRST_COMPLETED)
+    lease.cancel()
     if draining.is_set():
         _log.info("draining")
         drains = [listener.drain(settings.shutdown_deadline_s)]
@@ -103,3 +111,17 @@ async def _serve(
     if not draining.is_set():
         raise OperatorError("the engine has ended; its reason is in the log")
     _log.info("stopped")
+
+
+async def _expire(listener: WorkerListener, seconds: float | None, draining: asyncio.Event) -> None:
+    """Begin the drain once there was no client for `seconds`: whatever has started this worker is gone."""
+    loop = asyncio.get_running_loop()
+    seen = loop.time()
+    while seconds is not None:
+        await asyncio.sleep(min(1.0, seconds / 4))
+        if listener.clients:
+            seen = loop.time()
+        elif loop.time() - seen > seconds:
+            _log.info("the lease has expired", seconds=seconds)
+            draining.set()
+            return

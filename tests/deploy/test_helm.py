@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from engine.workers.sources import DNS_SECONDS, DNSSource, parse_source
 from gateway.app import RELAY_DEADLINE_S
 from gateway.config.setting_sources import ENV_PREFIX
-from gateway.config.settings import Settings
+from gateway.config.settings import Settings, load_settings
 from gateway.process.server import CUT_S
 from gateway.telemetry.metrics import Metrics
 from tests.deploy.dockerfile import image_environment
@@ -59,6 +60,10 @@ EVERYTHING = {
     "gateway": {"storage": {"adapters": {"existingClaim": "adapters"}}},
     "imagePullSecrets": [{"name": "registry"}],
 }
+WORKERS = {
+    "workers": {"enabled": True, "tlsSecretName": "worker-tls"},
+    "settings": {"TURNPIKE_MODELS": {"chat": "/var/cache/turnpike/models/qwen3", "small": "smollm2"}},
+}
 OLDEST = "1.27"
 OF_OPERATORS = {"PodMonitor", "PrometheusRule", "ScaledObject"}
 """Kinds that Kubernetes itself does not have."""
@@ -98,7 +103,12 @@ def test_by_default_it_is_what_kustomize_makes(overlay: str, values: dict[str, A
         assert manifest == expected[key]
 
 
-@pytest.mark.parametrize("values", [{}, GPU, EVERYTHING], ids=["default", "gpu", "everything"])
+SCALED_WORKERS = {**EVERYTHING, **WORKERS, "workers": {**WORKERS["workers"], "autoscaling": {"enabled": True}}}
+
+
+@pytest.mark.parametrize(
+    "values", [{}, GPU, EVERYTHING, WORKERS, SCALED_WORKERS], ids=["default", "gpu", "everything", "workers", "scaled"]
+)
 def test_kubernetes_takes_what_it_renders(values: dict[str, Any]) -> None:
     manifests = rendered_chart(values)
     for manifest in manifests:
@@ -114,7 +124,7 @@ def test_the_oldest_version_is_the_one_that_the_chart_states() -> None:
     assert chart["kubeVersion"] == f">={OLDEST}.0-0"
 
 
-@pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["default", "everything"])
+@pytest.mark.parametrize("values", [{}, EVERYTHING, SCALED_WORKERS], ids=["default", "everything", "workers"])
 def test_helm_has_nothing_to_say_about_it(values: dict[str, Any]) -> None:
     assert lint_findings(values) == []
 
@@ -251,6 +261,82 @@ def test_keda_asks_prometheus_for_what_the_other_autoscaler_follows() -> None:
         "turnpike_sequences_waiting": followed["turnpike_queue_depth"],
         "turnpike_sequences_running": followed["turnpike_running_sequences"],
     }
+
+
+def variables(container: Manifest) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in container["env"] if "value" in each}
+
+
+def test_gateways_find_workers_by_their_headless_service(no_settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifests = rendered_chart(WORKERS)
+    service, workers = one(manifests, "Service", "workers"), one(manifests, "Deployment", "workers")
+    pod = workers["spec"]["template"]["spec"]
+    (worker,) = pod["containers"]
+    assert service["spec"]["clusterIP"] == "None", "its name has the addresses of the pods"
+    assert service["spec"]["selector"].items() <= workers["spec"]["template"]["metadata"]["labels"].items()
+    for name, value in variables(gateway_container(manifests)).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TURNPIKE_MODELS", one(manifests, "ConfigMap", "turnpike")["data"]["TURNPIKE_MODELS"])
+    settings = load_settings()
+    assert settings.replicas.keys() == settings.models.keys()
+    for (source,) in settings.replicas.values():
+        parsed = parse_source(source)
+        assert isinstance(parsed, DNSSource)
+        host, port = source.removeprefix("tcp+dns://").split(":")
+        assert host == service["metadata"]["name"]
+        assert {"port": int(port)}.items() <= service["spec"]["ports"][0].items()
+        assert worker["args"] == ["worker", "--listen", f"0.0.0.0:{port}"]
+        assert worker["ports"] == [{"name": "worker", "containerPort": int(port)}]
+    assert settings.worker_tls is not None
+    mounts = {each["name"]: each["mountPath"] for each in worker["volumeMounts"]}
+    assert str(settings.worker_tls.certificate.parent) == mounts["worker-tls"]
+    assert variables(worker)["TURNPIKE_WORKER_TLS"] == variables(gateway_container(manifests))["TURNPIKE_WORKER_TLS"]
+    assert "TURNPIKE_REPLICAS" not in variables(worker)
+
+
+def test_a_worker_drains_after_names_have_forgotten_it() -> None:
+    manifests = rendered_chart(WORKERS)
+    pod = one(manifests, "Deployment", "workers")["spec"]["template"]["spec"]
+    (worker,) = pod["containers"]
+    (_, sleep_s) = worker["lifecycle"]["preStop"]["exec"]["command"]
+    assert int(sleep_s) > DNS_SECONDS
+    deadline_s = int(one(manifests, "ConfigMap", "turnpike")["data"]["TURNPIKE_SHUTDOWN_DEADLINE_S"])
+    assert pod["terminationGracePeriodSeconds"] >= int(sleep_s) + deadline_s + 10
+
+
+def test_with_workers_the_devices_are_theirs_and_gateways_alone_reach_them() -> None:
+    manifests = rendered_chart({**WORKERS, **GPU})
+    (worker,) = one(manifests, "Deployment", "workers")["spec"]["template"]["spec"]["containers"]
+    assert worker["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "nvidia.com/gpu" not in gateway_container(manifests)["resources"]["limits"]
+    (rule,) = one(manifests, "NetworkPolicy", "workers")["spec"]["ingress"]
+    (peer,) = rule["from"]
+    gateway = one(manifests, "StatefulSet", "gateway")["spec"]["template"]["metadata"]["labels"]
+    assert peer["podSelector"]["matchLabels"].items() <= gateway.items()
+    egress = one(manifests, "NetworkPolicy", "gateway")["spec"]["egress"]
+    assert {"port": 9010} in [port for each in egress for port in each["ports"]]
+
+
+def test_workers_scale_by_the_load_that_gateways_see() -> None:
+    spec = one(rendered_chart(SCALED_WORKERS), "ScaledObject", "workers")["spec"]
+    assert spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "workers"}
+    (trigger,) = spec["triggers"]
+    asked = set(re.findall(r"turnpike_\w+", trigger["metadata"]["query"]))
+    assert asked == {"turnpike_sequences_running", "turnpike_sequences_waiting"}
+    assert asked <= {family.name for family in Metrics(dict).registry.collect()}
+    assert "replicas" not in one(rendered_chart(SCALED_WORKERS), "Deployment", "workers")["spec"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"workers": {"enabled": True}}, "workers.tlsSecretName"),
+        ({"workers": {"enabled": True, "tlsSecretName": "x"}}, "workers need settings.TURNPIKE_MODELS"),
+    ],
+)
+def test_workers_need_certificates_and_models(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ChartError, match=re.escape(message)):
+        rendered_chart(values)
 
 
 def test_without_an_autoscaler_replicas_are_stated() -> None:

@@ -98,6 +98,7 @@ CHANGES_NOTHING = {
     "tenant list",
     "tenant show",
     "top",
+    "up",
     "usage latencies",
     "usage show",
     "worker",

@@ -29,6 +29,7 @@ from gateway.management.cli import (
     sink,
     tenants,
     top,
+    up,
     usage,
     worker,
 )
@@ -39,7 +40,7 @@ app = root(
 
     Commands on tenants, keys, limits, prices, usage, bills and the audit log run in the gateway at --url (or
     $TURNPIKE_URL, with an administrator's key in $TURNPIKE_ADMIN_KEY), or else in the gateway that serves the data
-    directory, or else in this process. The others run on this machine only: serve, worker and sink are the servers;
+    directory, or else in this process. The others run on this machine only: serve, worker, up and sink are the servers;
     db, kafka, config and doctor are about what they run on; admin-key makes the keys of --url; models, distill and
     route fit are about files of models; bench and top are clients with an address of their own."""
 )
@@ -50,6 +51,7 @@ app.command("distill")(distill.distill)
 
 app.command("sink")(sink.sink)
 app.command("worker")(worker.worker)
+app.command("up")(up.up)
 app.command("reconcile")(reconcile.reconcile)
 app.command("refusals")(refusals.refusals)
 

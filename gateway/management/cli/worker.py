@@ -20,6 +20,12 @@ def worker(
         str | None,
         typer.Option("--grpc", metavar="HOST:PORT", help="Speak vLLM's gRPC protocol (VllmEngine), too."),
     ] = None,
+    lease: Annotated[
+        float | None,
+        typer.Option(
+            "--lease", min=1, metavar="SECONDS", help="End after this time without any client. [default: never]"
+        ),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Compute models for gateways on other machines until SIGTERM or Ctrl-C.
@@ -46,4 +52,4 @@ def worker(
     with Termination() as termination:
         from gateway.process.worker import run_worker
 
-        run_worker(settings, address, termination, grpc_address)
+        run_worker(settings, address, termination, grpc_address, lease)

@@ -1,6 +1,7 @@
 """Workers behind one client: the best gets a request, and another continues it where that is lost."""
 
 import asyncio
+import json
 import ssl
 import subprocess
 import sys
@@ -211,6 +212,48 @@ async def test_a_worker_that_drains_gets_no_new_requests_and_ends_those_that_it_
     await wait_for(lambda: not drained.requests.connected)
 
 
+async def test_workers_of_a_file_come_and_go_and_no_stream_notices(
+    here: Engine, folder: Path, two: list[Worker], tmp_path: Path
+) -> None:
+    prompt, path = PromptInput(PROMPT, LONG), tmp_path / "fleet.json"
+    state_fleet(path, two[0])
+    with ReplicaEngine({"m": folder}, {"m": [f"file://{path}"]}, CONFIG, None, ready_seconds=20.0) as engine:
+        async with engine.submit("m", EngineCall([prompt])) as stream:
+            deltas = list(await stream.next_batch())
+            removed = holder(engine)
+            state_fleet(path, two[1])
+            await wait_for(lambda: [each.name for each in engine.set.replicas if each.takes("m")] == [two[1].address])
+            assert not removed.listed
+            assert await answer(engine, prompt) == await answer(here, prompt), "the new one computes it"
+            deltas += await all_of(stream)
+        assert essence(deltas) == await answer(here, prompt)
+        await wait_for(lambda: [each.name for each in engine.set.replicas] == [two[1].address])
+        assert engine.health.replays_total == 0, "a removed worker completes its requests"
+
+        two[0].kill()
+        two[0].port = 0
+        await asyncio.to_thread(two[0].start)  # under another address
+        state_fleet(path, two[0])
+        await wait_for(lambda: [each.name for each in engine.set.replicas if each.takes("m")] == [two[0].address])
+        path.unlink()
+        assert await answer(engine, prompt) == await answer(here, prompt)
+        assert engine.ready, "the last list stays"
+
+
+async def test_a_name_leads_to_its_workers(here: Engine, folder: Path, two: list[Worker]) -> None:
+    names = [f"tcp+dns://localhost:{worker.port}" for worker in two]
+    prompt = PromptInput(PROMPT, LONG)
+    with ReplicaEngine({"m": folder}, {"m": names}, CONFIG, None, ready_seconds=20.0) as engine:
+        await wait_for(lambda: {each.name for each in engine.set.replicas} == {worker.address for worker in two})
+        assert await answer(engine, prompt) == await answer(here, prompt)
+
+
+def state_fleet(path: Path, *workers: Worker) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"workers": [{"address": worker.address} for worker in workers]}))
+    new.replace(path)
+
+
 async def test_requests_at_once_are_spread_over_the_workers(there: ReplicaEngine) -> None:
     async def one(number: int) -> None:
         async with there.submit(
@@ -245,6 +288,16 @@ def test_a_model_without_a_worker_is_named(folder: Path) -> None:
         ReplicaEngine({"m": folder}, {"m": ["tcp://127.0.0.1:9"]}, CONFIG, None, ready_seconds=0.5)
 
 
+def test_without_tls_a_worker_on_another_machine_is_not_used(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "fleet.json"
+    path.write_text(json.dumps({"workers": [{"address": "tcp://192.0.2.1:9"}]}))
+    with pytest.raises(EngineUnavailable):
+        ReplicaEngine({"m": folder}, {"m": [f"file://{path}"]}, CONFIG, None, ready_seconds=0.2)
+    assert "there is no TLS" in caplog.text
+
+
 async def test_both_sides_need_a_certificate_of_the_authority(here: Engine, folder: Path, tmp_path: Path) -> None:
     ours, strangers = make_authority(tmp_path / "ours"), make_authority(tmp_path / "strangers")
     worker = Worker(folder, (ours.certificate, ours.key, ours.authority))
@@ -252,6 +305,14 @@ async def test_both_sides_need_a_certificate_of_the_authority(here: Engine, fold
     with running(worker):
         with engine_of(folder, [worker], client_context(ours)) as engine:
             assert await answer(engine, prompt) == await answer(here, prompt)
+        with pytest.raises(EngineUnavailable):  # the certificate names an address, and not this name
+            by_name = [f"tcp+dns://localhost:{worker.port}"]
+            ReplicaEngine({"m": folder}, {"m": by_name}, CONFIG, client_context(ours), ready_seconds=1.0)
+        fleet = tmp_path / "fleet.json"
+        for named in ("127.0.0.1", None):
+            fleet.write_text(json.dumps({"workers": [{"address": worker.address, "server_name": named}]}))
+            with ReplicaEngine({"m": folder}, {"m": [f"file://{fleet}"]}, CONFIG, client_context(ours)) as engine:
+                assert await answer(engine, prompt) == await answer(here, prompt)
         stranger = TLSFiles(strangers.certificate, strangers.key, ours.authority)
         for context in (client_context(stranger), client_context(strangers), None):
             with pytest.raises(EngineUnavailable):

@@ -53,9 +53,28 @@ capabilities:
 {{- end }}
 {{- end }}
 
-{{/* A pod's access to names, stores and what the values add: (list $ ports). */}}
-{{- define "turnpike.egress" -}}
-{{- $policies := (index . 0).Values.networkPolicies -}}
+{{/* The certificates between gateways and workers: the keys of a Secret of the type kubernetes.io/tls. */}}
+{{- define "turnpike.workerTLS" -}}
+{{- $folder := "/etc/turnpike/workers" -}}
+{{- dict "certificate" (printf "%s/tls.crt" $folder) "key" (printf "%s/tls.key" $folder) "ca" (printf "%s/ca.crt" $folder) | toJson -}}
+{{- end }}
+
+{{/* The fleets of all models: the workers' Service. */}}
+{{- define "turnpike.replicas" -}}
+{{- $models := .Values.settings.TURNPIKE_MODELS | default dict -}}
+{{- if not (and (kindIs "map" $models) $models) -}}
+{{- fail "workers need settings.TURNPIKE_MODELS, a mapping: gateways and workers serve the same models" -}}
+{{- end -}}
+{{- $replicas := dict -}}
+{{- range $name, $_ := $models -}}
+{{- $_ := set $replicas $name (list "tcp+dns://workers:9010") -}}
+{{- end -}}
+{{- toJson $replicas -}}
+{{- end }}
+
+{{/* A pod's access to names. */}}
+{{- define "turnpike.dnsEgress" -}}
+{{- $policies := .Values.networkPolicies -}}
 - to:
     - namespaceSelector:
         matchLabels:
@@ -66,6 +85,12 @@ capabilities:
   ports:
     - {port: 53, protocol: UDP}
     - {port: 53}
+{{- end }}
+
+{{/* A pod's access to names, stores and what the values add: (list $ ports). */}}
+{{- define "turnpike.egress" -}}
+{{- $policies := (index . 0).Values.networkPolicies -}}
+{{ include "turnpike.dnsEgress" (index . 0) }}
 - to:
     - namespaceSelector: {}
     {{- range $policies.stores.cidrs }}
