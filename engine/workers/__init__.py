@@ -9,7 +9,8 @@
     Supervisor     starts, reads, watches, restarts  <---> frames over a Unix socket
 
 A `ReplicaEngine` has several workers, each with its `WorkerRequests`, behind a `RemoteLink` in place of a supervisor.
-Its `ReplicaSet` chooses among them, and moves the requests of a lost one.
+Its `ReplicaSet` chooses among them, and moves the requests of a lost one. A worker has several clients by a
+`WorkerListener`, on TCP or a Unix socket, that of a supervisor included.
 
 The text of an answer, its stop strings and its output buffer stay on the client's side. A request whose worker ends is
 therefore submitted again with the tokens that it has so far, and its stream does not notice: noise is a hash of seed,

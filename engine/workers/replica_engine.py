@@ -1,4 +1,4 @@
-"""An engine whose models are computed by workers on other machines, with the interface of `Engine`."""
+"""An engine whose models are computed by workers, with the interface of `Engine`."""
 
 import logging
 import ssl
@@ -23,8 +23,9 @@ from engine.runtime.submission import Submitter, choices_of
 from engine.scheduling.stats import SchedulerStats
 from engine.workers.client_models import served_model, text_processors
 from engine.workers.messages import ModelFacts
-from engine.workers.remote_link import Address, RemoteLink
+from engine.workers.remote_link import Address, RemoteLink, parse_address
 from engine.workers.replicas import Replica, ReplicaSet
+from engine.workers.unix_address import UnixAddress
 from engine.workers.worker_handle import WorkerHandle
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class ReplicaEngine:
         for its text. `addresses`: of each model's workers. `context` None: without TLS.
 
         Raises:
-            ValueError: an address has another form than `tcp://host:port`.
+            ValueError: as `parse_address`.
             UnsupportedCheckpoint: as `text_processors`.
             EngineUnavailable: a model has no worker in time.
         """
@@ -57,7 +58,7 @@ class ReplicaEngine:
         self._submitter = Submitter(config.salt_key)
         self._dispatchers = OutputDispatchers()
         texts = text_processors(paths, config)
-        workers = sorted({Address.parse(each) for some in addresses.values() for each in some}, key=str)
+        workers = sorted({parse_address(each) for some in addresses.values() for each in some}, key=str)
         self.links: dict[str, RemoteLink] = {}
         for address in workers:
             self._add(address, context, config.step_timeout_seconds)
@@ -153,7 +154,7 @@ class ReplicaEngine:
         handle = WorkerHandle(self.set, model, submissions, self._dispatchers.current, call.reservation)
         return OutputStream(choices_of(served, call.prompts, submissions), handle, call.on_abort)
 
-    def _add(self, address: Address, context: ssl.SSLContext | None, step_seconds: float) -> None:
+    def _add(self, address: Address | UnixAddress, context: ssl.SSLContext | None, step_seconds: float) -> None:
         name = str(address)
         replica = Replica(name, self.set, lambda message: self.links[name].send(message))
         self.set.replicas.append(replica)

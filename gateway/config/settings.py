@@ -128,6 +128,9 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
     """0: any free port."""
+    gateway_processes: int = Field(default=1, ge=1, le=256)
+    """Processes that serve the port together, over one engine process. More than 1 need `redis_url`, PostgreSQL and a
+    ClickHouse server."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     """Addresses or networks, such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
     trusted. Empty: the peer of a connection is the client."""

@@ -1,7 +1,7 @@
 """Loads the engine that the settings describe: in this process, in one of its own, or on workers."""
 
 from collections.abc import Callable, Collection, Mapping
-from ipaddress import ip_address
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,9 +12,11 @@ from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from engine.runtime.model_loading import LoadProgress
 from engine.sampling_defaults import SamplingDefaults
-from engine.workers.remote_link import Address
+from engine.workers.messages import Start
+from engine.workers.remote_link import parse_address
 from engine.workers.replica_engine import ReplicaEngine
 from engine.workers.tls import TLSFiles, client_context
+from engine.workers.unix_address import UnixAddress
 from engine.workers.worker_engine import WorkerEngine
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
@@ -74,14 +76,6 @@ def tls_files(stated: StatedTLS) -> TLSFiles:
     return TLSFiles(stated.certificate, stated.key, stated.ca)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is of this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfig) -> ReplicaEngine:
     """The engine of the settings' workers.
 
@@ -91,13 +85,13 @@ def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfi
     if different := set(settings.replicas) ^ set(models):
         raise OperatorError(f"replicas: {min(different)!r} is not both in `replicas` and in `models`")
     try:
-        addresses = [Address.parse(each) for some in settings.replicas.values() for each in some]
+        addresses = [parse_address(each) for some in settings.replicas.values() for each in some]
         context = None if settings.worker_tls is None else client_context(tls_files(settings.worker_tls))
     except ValueError as error:
         raise OperatorError(f"replicas: {error}") from error
     except OSError as error:
         raise OperatorError(f"worker_tls: {error}") from error
-    if context is None and (exposed := next((each for each in addresses if not is_loopback(each.host)), None)):
+    if context is None and (exposed := next((each for each in addresses if not each.is_local), None)):
         raise OperatorError(f"replicas: {exposed} is on another machine: set worker_tls")
     return ReplicaEngine(models, settings.replicas, config, context)
 
@@ -125,6 +119,36 @@ def load_engine_here(settings: Settings, report: Report) -> Engine:
     """As `load_engine`, in this process."""
     models, config = _stated(settings, report, gpu_memory_bytes(settings.device))
     return _refusing(lambda: Engine.load(models, config, progress=_loading(report)))
+
+
+def shared_engine_start(settings: Settings, report: Report, listen: Path, log_level: int) -> Start | None:
+    """The start of an engine process for the clients that come to the socket file `listen`. None: the settings have
+    no model that is computed on this machine.
+
+    Raises:
+        OperatorError: the settings contradict one another.
+    """
+    models, config = _stated(settings, report, None)
+    if settings.replicas or not models:
+        return None
+    return Start({name: Path(path) for name, path in models.items()}, config, log_level, stated_sizes(settings), listen)
+
+
+def connect_engine(settings: Settings, report: Report, listen: Path | None, salt_key: bytes) -> ReplicaEngine | None:
+    """A client of that engine process, or of the settings' workers if `listen` is None. `salt_key`: all clients have
+    the same, so that a prefix that one has computed is found by the others. None: all models are upstreams.
+
+    Raises:
+        OperatorError: as `load_engine`.
+    """
+    models, config = _stated(settings, report, None)
+    config = replace(config, salt_key=salt_key)
+    if not models:
+        return None
+    if listen is None:
+        return _refusing(lambda: _connect(settings, models, config))
+    addresses = {name: (str(UnixAddress(listen)),) for name in models}
+    return _refusing(lambda: ReplicaEngine(models, addresses, config, None))
 
 
 def _loading(report: Report) -> LoadProgress:

@@ -1,4 +1,4 @@
-"""`turnpike worker`: models on this machine, for gateways on others."""
+"""`turnpike worker`: models on this machine, for gateways here and on others."""
 
 import asyncio
 import ssl
@@ -9,9 +9,10 @@ from engine.engine import Engine
 from engine.workers.listener import WorkerListener
 from engine.workers.remote_link import Address
 from engine.workers.tls import server_context
+from engine.workers.unix_address import UnixAddress
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
-from gateway.process.engine_loading import is_loopback, load_engine_here, tls_files
+from gateway.process.engine_loading import load_engine_here, tls_files
 from gateway.process.progress import progress
 from gateway.process.termination import Termination
 from gateway.telemetry.logs import configure_logging
@@ -19,7 +20,7 @@ from gateway.telemetry.logs import configure_logging
 _log = structlog.get_logger("turnpike.worker")
 
 
-def run_worker(settings: Settings, address: Address, termination: Termination) -> None:
+def run_worker(settings: Settings, address: Address | UnixAddress, termination: Termination) -> None:
     """Load the settings' models and serve them on `address` until the end of the drain that `termination` begins.
 
     Raises:
@@ -34,9 +35,9 @@ def run_worker(settings: Settings, address: Address, termination: Termination) -
         asyncio.run(_serve(settings, engine, address, context, termination))
 
 
-def _context(settings: Settings, address: Address) -> ssl.SSLContext | None:
+def _context(settings: Settings, address: Address | UnixAddress) -> ssl.SSLContext | None:
     if settings.worker_tls is None:
-        if not is_loopback(address.host):
+        if not address.is_local:
             raise OperatorError(f"--listen {address}: all that reach it could use the models; set worker_tls")
         return None
     try:
@@ -46,11 +47,19 @@ def _context(settings: Settings, address: Address) -> ssl.SSLContext | None:
 
 
 async def _serve(
-    settings: Settings, engine: Engine, address: Address, context: ssl.SSLContext | None, termination: Termination
+    settings: Settings,
+    engine: Engine,
+    address: Address | UnixAddress,
+    context: ssl.SSLContext | None,
+    termination: Termination,
 ) -> None:
     listener, loop = WorkerListener(engine), asyncio.get_running_loop()
     try:
-        await listener.listen(address.host, address.port, context)
+        if isinstance(address, UnixAddress):
+            await listener.listen_on_file(address)
+        else:
+            await listener.listen(address.host, address.port, context)
+            address = Address(address.host, listener.port)
     except OSError as error:
         raise OperatorError(f"cannot listen on {address}: {error.strerror or error}") from error
     draining = asyncio.Event()
@@ -59,7 +68,7 @@ async def _serve(
         loop.call_soon_threadsafe(draining.set)
 
     termination.begins(begin)
-    _log.info("ready", address=str(Address(address.host, listener.port)), models=list(engine.models))
+    _log.info("ready", address=str(address), models=list(engine.models))
     running, drain = asyncio.create_task(listener.run()), asyncio.create_task(draining.wait())
     await asyncio.wait((running, drain), return_when=asyncio.FIRST_COMPLETED)
     if draining.is_set():
