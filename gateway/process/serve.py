@@ -26,6 +26,7 @@ from gateway.process.engine_loading import load_engine
 from gateway.process.journals import refuse_left_journals
 from gateway.process.loading import loading
 from gateway.process.memory_trim import DATA_FRAMES, block_imports, collecting_nothing, trim_after_startup
+from gateway.process.open_files import raise_open_files
 from gateway.process.progress import progress
 from gateway.process.termination import Termination
 from gateway.telemetry.logs import configure_logging
@@ -64,6 +65,7 @@ def run(
     refuse_unshared(settings, demo=demo)
     configure_logs(settings, pepper)
     refuse_left_journals(settings.journal_path, settings.gateway_processes)
+    raise_open_files()
     _warn_of_openness(settings)
     _warn_of_absence(settings)
     missing = _refuse_missing(settings, stated)
