@@ -7,7 +7,7 @@ import uvloop
 
 from benchmarks.open_streams import ASKED_KIB, TOKENS, measure, serving
 
-STREAMS = 300
+STREAMS = 200
 
 
 @pytest.mark.usefixtures("smollm2_file")
