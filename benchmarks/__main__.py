@@ -40,6 +40,7 @@ ALL = (
         "journal",
         "sse",
         "slow_readers",
+        "open_streams",
         "metering",
         "dashboards",
         "premium",
@@ -60,6 +61,7 @@ LEFT_OUT: Mapping[str, str] = {
     "at_once": "a server, started by sse",
     "weightless": "a server, started by sse and slow_readers",
     "weightless_process": "its engine's process",
+    "fake_replica": "a worker, started by open_streams",
 }
 
 

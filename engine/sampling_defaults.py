@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.errors import InvalidParameter
@@ -34,7 +34,7 @@ class SamplingDefaults:
     @property
     def stated(self) -> dict[str, Any]:
         """The values by parameter name, without those that are None."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name in self.__dataclass_fields__ if (value := getattr(self, name)) is not None}
 
     @property
     def effective(self) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def _open_routes(stages: Stages, admin: AdminApp | None) -> list[Route]:
         Route("/health", Healthz(services.upstreams), methods=["GET"]),
         Route("/healthz", Healthz(services.upstreams), methods=["GET"]),
         Route("/readyz", Readyz(engine, services.journal, services.drain), methods=["GET"]),
-        Route("/metrics", Scrape(services.metrics), methods=["GET"]),
+        Route("/metrics", Scrape(services.metrics, services.all_metrics), methods=["GET"]),
     ]
 
 

@@ -46,6 +46,7 @@ PLACES = {
         "tests/e2e/",
         "tests/engine/models/test_hub.py",
         "tests/engine/workers/test_replica_engine.py",
+        "tests/engine/workers/test_unix_workers.py",
         "tests/engine/workers/test_worker_engine.py",
         "tests/gateway/test_bench_and_top.py",
         "tests/gateway/test_cli.py::test_the_installed_command",

@@ -7,7 +7,7 @@ Called at each admission, on the event loop. The scheduler keeps a `LoadSums` pe
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from engine.config import BLOCK_TOKENS
 from engine.scheduling.cost import NO_WORK, StepWork, row_work
@@ -261,24 +261,23 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
     Higher-class requests that arrive later go first too; their expected share of the engine is their recent one. Cache
     hits and drafts are not predicted; both shorten the wait.
     """
-    ahead = snapshot.classes[: service_class + 1]
-    waiting_tokens = sum(load.waiting_tokens for load in ahead)
-    prefill_tokens = waiting_tokens + sum(load.prefill_tokens for load in snapshot.classes)
-    step_tokens = max(snapshot.capacities[service_class].prefill_step_tokens, 1)
-    running = sum(load.running_requests for load in snapshot.classes)
-    decode_ns = cost.predict_ns(_decode_work(snapshot.classes))
+    sums, capacity = _sums_of(snapshot, service_class), snapshot.capacities[service_class]
+    step_tokens = max(capacity.prefill_step_tokens, 1)
+    prefill_tokens = sums.waiting_tokens + sums.prefill_tokens
+    decode_ns = cost.predict_ns(StepWork(sums.running, sums.context_tokens, 0, sums.running))
+    steps_to_a_slot = _steps_to_a_slot(sums, capacity)
     queue_ns = max(
         prefill_tokens / step_tokens * decode_ns,
-        _steps_to_a_slot(snapshot, service_class) * cost.predict_ns(_decode_work_when_full(snapshot, service_class)),
-        _steps_to_blocks(snapshot, service_class, prompt_tokens) * decode_ns,
+        steps_to_a_slot * cost.predict_ns(_decode_work_when_full(sums, capacity)) if steps_to_a_slot else 0.0,
+        _steps_to_blocks(snapshot, sums, capacity, prompt_tokens) * decode_ns,
     )
-    queue_ns /= _share_left(snapshot, service_class)
-    own_steps = max(ceil(prompt_tokens / step_tokens), 1) + (0.5 if running else 0.0)
+    queue_ns /= _share_left(sums, capacity)
+    own_steps = max(ceil(prompt_tokens / step_tokens), 1) + (0.5 if sums.running else 0.0)
     own = row_work(0, prompt_tokens) if prompt_tokens else NO_WORK
     prefill = StepWork(
         tokens=prefill_tokens + prompt_tokens,
         context_tokens=0,
-        prefill_pairs=sum(load.waiting_pairs for load in ahead) + own.prefill_pairs,
+        prefill_pairs=sums.waiting_pairs + own.prefill_pairs,
         rows=0,
     )
     prefill_ns = cost.predict_ns(prefill) - cost.predict_ns(NO_WORK)
@@ -304,66 +303,90 @@ def retry_after_ms(drain_ns: int, spread: float) -> int:
     return min(max(wait_ms, MIN_RETRY_MS), MAX_RETRY_MS)
 
 
-def _decode_work(classes: Sequence[ClassLoad]) -> StepWork:
-    running = sum(load.running_requests for load in classes)
-    return StepWork(running, sum(load.context_tokens for load in classes), 0, running)
+class _Sums(NamedTuple):
+    """Sums over the classes, made in one pass.
+
+    `waiting`, `waiting_tokens`, `waiting_pairs`: of the requests ahead, waiting in the class and in higher ones.
+    `own`: running requests of the class and of lower ones. `yielding`: those of lower ones, which can be preempted.
+    `running`, `prefill_tokens`, `context_tokens`: of all running requests. `answer_tokens`: the expected length of the
+    answers that have to end first: of the running requests or, where none runs, the maximum of the classes ahead.
+    """
+
+    waiting: int
+    waiting_tokens: int
+    waiting_pairs: int
+    running: int
+    own: int
+    yielding: int
+    prefill_tokens: int
+    context_tokens: int
+    answer_tokens: float
 
 
-def _decode_work_when_full(snapshot: QueueSnapshot, service_class: int) -> StepWork:
+def _sums_of(snapshot: QueueSnapshot, service_class: int) -> _Sums:
+    waiting = waiting_tokens = waiting_pairs = running = own = yielding = prefill_tokens = context_tokens = 0
+    all_answers, longest = 0.0, None
+    for rank, load in enumerate(snapshot.classes):
+        running += load.running_requests
+        prefill_tokens += load.prefill_tokens
+        context_tokens += load.context_tokens
+        all_answers += load.running_requests * load.answer_tokens
+        if rank > service_class:
+            yielding += load.running_requests
+            continue
+        if rank == service_class:
+            own = load.running_requests
+        waiting += load.waiting_requests
+        waiting_tokens += load.waiting_tokens
+        waiting_pairs += load.waiting_pairs
+        if load.waiting_requests and (longest is None or load.answer_tokens > longest):
+            longest = load.answer_tokens
+    answer_tokens = all_answers / running if running else 1.0 if longest is None else longest
+    return _Sums(
+        waiting=waiting,
+        waiting_tokens=waiting_tokens,
+        waiting_pairs=waiting_pairs,
+        running=running,
+        own=own + yielding,
+        yielding=yielding,
+        prefill_tokens=prefill_tokens,
+        context_tokens=context_tokens,
+        answer_tokens=answer_tokens,
+    )
+
+
+def _decode_work_when_full(sums: _Sums, capacity: ClassCapacity) -> StepWork:
     """The decode work of a step when the requests ahead have taken the free slots."""
-    ahead = snapshot.classes[: service_class + 1]
-    now, started = _decode_work(snapshot.classes), max(snapshot.capacities[service_class].free_slots, 0)
-    waiting = max(sum(load.waiting_requests for load in ahead), 1)
-    context_tokens = started * sum(load.waiting_tokens for load in ahead) // waiting
-    return StepWork(now.tokens + started, now.context_tokens + context_tokens, 0, now.rows + started)
+    started = max(capacity.free_slots, 0)
+    context_tokens = started * sums.waiting_tokens // max(sums.waiting, 1)
+    rows = sums.running + started
+    return StepWork(rows, sums.context_tokens + context_tokens, 0, rows)
 
 
-def _share_left(snapshot: QueueSnapshot, service_class: int) -> float:
+def _share_left(sums: _Sums, capacity: ClassCapacity) -> float:
     """The fraction of the engine that is not used by higher classes: by Little's law, the fraction of the slots, when
     all slots that are available to the class are in use."""
-    capacity = snapshot.capacities[service_class]
-    own = capacity.free_slots + sum(load.running_requests for load in snapshot.classes[service_class:])
+    own = capacity.free_slots + sums.own
     return max(own / (own + capacity.higher_running), MIN_SHARE) if own else MIN_SHARE
 
 
-def _steps_to_a_slot(snapshot: QueueSnapshot, service_class: int) -> float:
+def _steps_to_a_slot(sums: _Sums, capacity: ClassCapacity) -> float:
     """Steps until enough requests have ended that those ahead, and one more, have slots."""
-    running = sum(load.running_requests for load in snapshot.classes)
-    free_slots = snapshot.capacities[service_class].free_slots
-    waiting = sum(load.waiting_requests for load in snapshot.classes[: service_class + 1]) + 1
-    missing_slots = waiting - free_slots - _yielding(snapshot, service_class)
+    missing_slots = sums.waiting + 1 - capacity.free_slots - sums.yielding
     if missing_slots <= 0:
         return 0.0
-    return missing_slots * _answer_tokens(snapshot, service_class) / max(running + free_slots, 1)
+    return missing_slots * sums.answer_tokens / max(sums.running + capacity.free_slots, 1)
 
 
-def _steps_to_blocks(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int) -> float:
+def _steps_to_blocks(snapshot: QueueSnapshot, sums: _Sums, capacity: ClassCapacity, prompt_tokens: int) -> float:
     """Steps until enough requests have ended that those ahead, and one with this prompt, have blocks."""
-    ahead = snapshot.classes[: service_class + 1]
-    running: float = sum(load.running_requests for load in snapshot.classes)
-    free_blocks = snapshot.capacities[service_class].free_blocks
-    waiting = sum(load.waiting_requests for load in ahead) + 1
-    wanted_tokens = sum(load.waiting_tokens for load in ahead) + prompt_tokens
-    wanted_blocks = wanted_tokens / BLOCK_TOKENS + waiting
+    running: float = sums.running
+    waiting = sums.waiting + 1
+    wanted_blocks = (sums.waiting_tokens + prompt_tokens) / BLOCK_TOKENS + waiting
     if running:
         held_blocks = max(snapshot.held_blocks / running, 1.0)
     else:  # the first requests ahead will be the running ones
         held_blocks = wanted_blocks / waiting
-        running = max(free_blocks / held_blocks, 1.0)
-    missing_blocks = wanted_blocks - free_blocks - _yielding(snapshot, service_class) * held_blocks
-    return max(missing_blocks, 0.0) / held_blocks * _answer_tokens(snapshot, service_class) / running
-
-
-def _yielding(snapshot: QueueSnapshot, service_class: int) -> int:
-    """Running requests of lower classes, which can be preempted."""
-    return sum(load.running_requests for load in snapshot.classes[service_class + 1 :])
-
-
-def _answer_tokens(snapshot: QueueSnapshot, service_class: int) -> float:
-    """The expected length of the answers that have to end first: of the running requests or, where none runs, the
-    maximum of the classes ahead."""
-    running = sum(load.running_requests for load in snapshot.classes)
-    if running:
-        return sum(load.running_requests * load.answer_tokens for load in snapshot.classes) / running
-    ahead = snapshot.classes[: service_class + 1]
-    return max((load.answer_tokens for load in ahead if load.waiting_requests), default=1.0)
+        running = max(capacity.free_blocks / held_blocks, 1.0)
+    missing_blocks = wanted_blocks - capacity.free_blocks - sums.yielding * held_blocks
+    return max(missing_blocks, 0.0) / held_blocks * sums.answer_tokens / running

@@ -10,7 +10,8 @@
 
 A `ReplicaEngine` has several workers, each with its `WorkerRequests`, behind a `RemoteLink` in place of a supervisor.
 Its `ReplicaSet` chooses among them, and moves the requests of a lost one. Its `Fleet` states the addresses (`sources`:
-static, by DNS, or a file), and its `Membership` connects to new workers and disconnects removed ones.
+static, by DNS, or a file), and its `Membership` connects to new workers and disconnects removed ones. A worker has
+several clients by a `WorkerListener`, on TCP or a Unix socket, that of a supervisor included.
 
 The text of an answer, its stop strings and its output buffer stay on the client's side. A request whose worker ends is
 therefore submitted again with the tokens that it has so far, and its stream does not notice: noise is a hash of seed,

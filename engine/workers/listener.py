@@ -1,6 +1,7 @@
-"""A worker for clients on other machines: it serves any number of them with one engine, over TCP."""
+"""A worker for any number of clients, which it serves with one engine, over TCP or a Unix socket."""
 
 import asyncio
+import itertools
 import logging
 import ssl
 from contextlib import suppress
@@ -11,6 +12,7 @@ from engine.engine import Engine
 from engine.workers.frames import ConnectionEnded, LoopFrameWriter, received
 from engine.workers.messages import Close, Draining, decode_to_worker, encode
 from engine.workers.server import WorkerServer, ready_message
+from engine.workers.unix_address import UnixAddress
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +24,7 @@ class WorkerListener:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._arrivals = itertools.count()
         self._clients: dict[WorkerServer, LoopFrameWriter] = {}
         self._ended = asyncio.Event()
         self._draining = False
@@ -46,6 +49,14 @@ class WorkerListener:
             OSError: the address cannot be used.
         """
         self._listener = await asyncio.start_server(self._serve, host, port, ssl=context)
+
+    async def listen_on_file(self, address: UnixAddress) -> None:
+        """Start to accept clients of the same user.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+        self._listener = await address.listen(self._serve)
 
     async def drain(self, seconds: float) -> None:
         """Take no new requests, and wait for those that run, for `seconds` at most. Clients submit what is left to
@@ -75,10 +86,10 @@ class WorkerListener:
                     await self._ended.wait()
 
     async def _serve(self, stream: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        peer = to_client.get_extra_info("peername")
+        peer = to_client.get_extra_info("peername") or "a socket of this machine"
         logger.info("a client connects from %s", peer)
         writer, ended = LoopFrameWriter(to_client), asyncio.Event()
-        server = WorkerServer(self._engine.core, self._engine.models, writer)
+        server = WorkerServer(self._engine.core, self._engine.models, writer, self._arrivals)
         self._clients[server] = writer
         writer.send(encode(ready_message(self._engine)))
         if self._draining:

@@ -25,12 +25,14 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True, gc=False)
 class Start(_Message, frozen=True):
     """The first message to a child process: the paths of its models by name, its engine's config, and the level below
     which it sends no log record. `sizes`: those of a step, which it completes by its device; None: those of the config.
+    `listen`: the socket file on which it serves further clients; None: it has the one.
     """
 
     models: dict[str, Path]
     config: EngineConfig
     log_level: int
     sizes: StatedSizes | None = None
+    listen: Path | None = None
 
 
 class Submit(_Message, frozen=True):

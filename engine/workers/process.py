@@ -1,6 +1,7 @@
 """A worker as a child process: `python -m engine.workers.process FD`.
 
-FD is its end of a socket pair, of which the first frame is a `Start`. It ends with the connection, however that ends.
+FD is its end of a socket pair, of which the first frame is a `Start`. It ends with the connection, however that ends,
+and so do the connections of the further clients that it may have.
 """
 
 import asyncio
@@ -14,12 +15,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from engine.engine import Engine
 from engine.runtime.model_loading import LoadProgress
 from engine.workers.frames import FrameReader, FrameWriter, read_first
+from engine.workers.listener import WorkerListener
 from engine.workers.messages import Failed, Loading, Log, Start, decode_to_worker, encode
 from engine.workers.server import WorkerServer, ready_message
+from engine.workers.unix_address import UnixAddress
 from kernels.dispatch import gpu_memory_bytes
 
 _GC_ALLOCATIONS = 20_000
@@ -77,14 +81,28 @@ def main(load: Load = load_models) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_ALLOCATIONS, *gc.get_threshold()[1:])
-    writer.send(encode(ready_message(engine)))
-    asyncio.run(WorkerServer(engine.core, engine.models, writer).serve(connection))
+    asyncio.run(_serve(engine, connection, writer, start.listen))
     # What hangs in a device's driver is not waited for.
     end = threading.Timer(_EXIT_SECONDS, os._exit, [1])
     end.daemon = True
     end.start()
     engine.close()
     os._exit(0)
+
+
+async def _serve(engine: Engine, connection: socket.socket, writer: FrameWriter, listen: Path | None) -> None:
+    """Serve the client at `connection` until it has gone, and those that come to the file `listen` until then."""
+    listener = None if listen is None else WorkerListener(engine)
+    try:
+        if listener is not None and listen is not None:
+            await listener.listen_on_file(UnixAddress(listen))
+    except OSError as error:
+        writer.send(encode(Failed(type(error).__name__, f"cannot listen on {listen}: {error.strerror or error}")))
+        return
+    writer.send(encode(ready_message(engine)))
+    await WorkerServer(engine.core, engine.models, writer).serve(connection)
+    if listener is not None:
+        await listener.close()
 
 
 def _report(writer: FrameWriter, name: str, done: int, total: int) -> None:

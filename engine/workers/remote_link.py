@@ -1,4 +1,4 @@
-"""A connection to a worker on another machine: it is made, watched, and made again when it has ended."""
+"""A connection to a worker: it is made, watched, and made again when it has ended."""
 
 import asyncio
 import logging
@@ -7,12 +7,14 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 import msgspec
 
 from engine.workers.frames import ConnectionEnded, LoopFrameWriter, received
 from engine.workers.messages import Close, Failed, FromWorker, Log, Ready, ToWorker, decode_from_worker, encode
 from engine.workers.supervisor import WorkerEvents, backoff_seconds
+from engine.workers.unix_address import UnixAddress
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +25,7 @@ SILENCE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a worker listens."""
+    """Where a worker listens on TCP."""
 
     host: str
     port: int
@@ -44,6 +46,40 @@ class Address:
     def __str__(self) -> str:
         return f"tcp://[{self.host}]:{self.port}" if ":" in self.host else f"tcp://{self.host}:{self.port}"
 
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return is_loopback(self.host)
+
+    async def connect(
+        self, context: ssl.SSLContext | None, server_name: str | None = None
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection to the worker. `context` None: without TLS. `server_name`: the name in its certificate; None:
+        the host.
+
+        Raises:
+            OSError: no worker listens.
+        """
+        name = None if context is None else server_name or self.host
+        return await asyncio.open_connection(self.host, self.port, ssl=context, server_hostname=name)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is of this machine alone."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def parse_address(text: str) -> Address | UnixAddress:
+    """Of `tcp://host:port` or `unix:/path`.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    return UnixAddress.parse(text) if text.startswith("unix:") else Address.parse(text)
+
 
 class RemoteLink:
     """Stays connected to one worker on a thread of its own, until it is closed. What it receives goes to `events`, on
@@ -51,7 +87,7 @@ class RemoteLink:
 
     def __init__(
         self,
-        address: Address,
+        address: Address | UnixAddress,
         context: ssl.SSLContext | None,
         events: WorkerEvents,
         *,
@@ -61,7 +97,7 @@ class RemoteLink:
         """`context` None: without TLS. `step_seconds`: the longest time of a step of the worker. `server_name`: the
         name in its certificate; None: its host."""
         self._address = address
-        self._server_name = server_name or address.host
+        self._server_name = server_name
         self._context = context
         self._events = events
         self._silence_seconds = step_seconds + SILENCE_SECONDS
@@ -117,11 +153,8 @@ class RemoteLink:
         Raises:
             OSError, TimeoutError, ConnectionEnded, msgspec.MsgspecError: the worker did not become ready.
         """
-        host = None if self._context is None else self._server_name
         async with asyncio.timeout(CONNECT_SECONDS):
-            stream, to_worker = await asyncio.open_connection(
-                self._address.host, self._address.port, ssl=self._context, server_hostname=host
-            )
+            stream, to_worker = await self._address.connect(self._context, self._server_name)
         self._writer = LoopFrameWriter(to_worker)
         ready = False
         try:

@@ -1,4 +1,4 @@
-"""An engine whose models are computed by workers on other machines, with the interface of `Engine`."""
+"""An engine whose models are computed by workers, with the interface of `Engine`."""
 
 import logging
 import ssl
@@ -25,9 +25,9 @@ from engine.workers.client_models import served_model, text_processors
 from engine.workers.fleet import Fleet
 from engine.workers.membership import Membership
 from engine.workers.messages import ModelFacts
-from engine.workers.remote_link import Address, RemoteLink
+from engine.workers.remote_link import RemoteLink, parse_address
 from engine.workers.replicas import Replica, ReplicaSet
-from engine.workers.sources import Member, is_loopback, parse_source
+from engine.workers.sources import Member, parse_source
 from engine.workers.worker_handle import WorkerHandle
 
 logger = logging.getLogger(__name__)
@@ -170,14 +170,14 @@ class ReplicaEngine:
         members = self._fleet.members()
         if self._context is not None:
             return list(members)
-        exposed = {each for each in members if not is_loopback(Address.parse(each.address).host)}
+        exposed = {each for each in members if not parse_address(each.address).is_local}
         for member in exposed - self._refused:
             logger.error("the worker %s is on another machine, and there is no TLS: it is not used", member.address)
         self._refused = exposed
         return list(members - exposed)
 
     def _connect(self, member: Member, replica: Replica) -> RemoteLink:
-        address = Address.parse(member.address)
+        address = parse_address(member.address)
         return RemoteLink(
             address, self._context, replica, step_seconds=self._step_seconds, server_name=member.server_name
         )

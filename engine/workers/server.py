@@ -5,7 +5,7 @@ import itertools
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -51,11 +51,19 @@ GRAMMAR_SECONDS = 0.2
 class WorkerServer:
     """Serves one client with a loaded engine. Its methods run on one event loop unless stated otherwise."""
 
-    def __init__(self, core: EngineCore, models: Mapping[str, ServedModel], writer: FrameSender) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        models: Mapping[str, ServedModel],
+        writer: FrameSender,
+        arrivals: Iterator[int] | None = None,
+    ) -> None:
+        """`arrivals`: numbers of requests in the order of their arrival, which all clients of an engine share, as its
+        queues are ordered by them. None: it has no other client."""
         self._core = core
         self._models = models
         self._writer = writer
-        self._arrivals = itertools.count()
+        self._arrivals = itertools.count() if arrivals is None else arrivals
         self._requests: dict[str, Request] = {}
         """Requests that have not ended, by id. The engine thread removes those that end."""
         self._preparing: dict[str, asyncio.Task[None]] = {}

@@ -2,7 +2,7 @@
 
 | form | source |
 |---|---|
-| `tcp://host:port` | one worker |
+| `tcp://host:port`, `unix:/path` | one worker |
 | `tcp+dns://name:port` | every address of the name, such as a headless Service of Kubernetes |
 | `file:///path/fleet.json` | the workers of a file that an orchestrator replaces |
 """
@@ -10,14 +10,13 @@
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from engine.workers.remote_link import Address
+from engine.workers.remote_link import Address, parse_address
 
 DNS_SECONDS = 5.0
 FILE_SECONDS = 0.5
@@ -59,7 +58,7 @@ class StaticSource:
 
     def __init__(self, address: str) -> None:
         """Raises: ValueError: it is no worker's address."""
-        self._members = frozenset({Member(str(Address.parse(address)))})
+        self._members = frozenset({Member(str(parse_address(address)))})
 
     def read(self) -> frozenset[Member]:
         return self._members
@@ -144,7 +143,7 @@ def members_of(text: bytes) -> frozenset[Member]:
     """
     stated = msgspec.json.decode(text, type=_StatedFleet)
     ready = [each for each in stated.workers if each.state == "ready"]
-    return frozenset(Member(str(Address.parse(each.address)), each.server_name) for each in ready)
+    return frozenset(Member(str(parse_address(each.address)), each.server_name) for each in ready)
 
 
 def parse_source(text: str) -> FleetSource:
@@ -163,11 +162,3 @@ def parse_source(text: str) -> FleetSource:
             raise ValueError(f"a fleet file has the form file:///path/fleet.json, got {text!r}")
         return FileSource(Path(unquote(parts.path)))
     return StaticSource(text)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address or name is of this machine alone."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,10 +1,10 @@
-"""The Unix socket of a gateway's data directory: its path, and who is at its other end."""
+"""Unix sockets in a gateway's data directory: their paths, and who is at their other end."""
 
 import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SOCKET_NAME = "admin.sock"
@@ -33,6 +33,26 @@ def short_path(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+def bind(path: Path) -> socket.socket:
+    """A socket at `path` for its own user, not listening yet. A file that is there is replaced: the caller knows that
+    no process serves it. Linux takes the file's mode from the unbound socket, so it has it from the start.
+
+    Raises:
+        OSError: the file system takes no sockets, or the folder cannot be written.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(listener.fileno(), 0o600)
+        with suppress(FileNotFoundError):
+            path.unlink()
+        with short_path(path) as address:
+            listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def connect(path: Path, timeout_s: float) -> socket.socket | None:

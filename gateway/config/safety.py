@@ -53,6 +53,35 @@ def refuse_unsafe(address: str, pepper: bytes, *, demo: bool) -> None:
         )
 
 
+def refuse_unshared(settings: Settings, *, demo: bool) -> None:
+    """Check that several gateway processes share what they must.
+
+    Raises:
+        OperatorError: with `gateway_processes` above 1, a store is of one process alone.
+    """
+    if settings.gateway_processes == 1:
+        return
+    for is_shared, name, remedy in (
+        (settings.redis_url is not None, "redis_url", "limits would count in each process: set it to a Redis"),
+        (settings.sessions_redis_url is not None, "sessions_redis_url", "each would have its own sessions: set it"),
+        (
+            not settings.database_url.get_secret_value().startswith("sqlite"),
+            "database_url",
+            "SQLite is for one process: set it to a postgresql:// URL",
+        ),
+        (
+            not settings.analytics_url.get_secret_value().startswith("chdb"),
+            "analytics_url",
+            "the embedded store is for one process: set it to the URL of a ClickHouse server",
+        ),
+        (settings.engine_process is not False, "engine_process", "they share an engine process: leave it unset"),
+        (not demo, "--demo", "it is for one process"),
+        (not (settings.grpc_listen or "").endswith(":0"), "grpc_listen", "they share a port: state one"),
+    ):
+        if not is_shared:
+            raise OperatorError(f"gateway_processes is {settings.gateway_processes}, and {name}: {remedy}")
+
+
 def is_placeholder(pepper: bytes) -> bool:
     """Whether the pepper was written by hand rather than generated."""
     text = pepper.decode(errors="replace").lower()

@@ -134,6 +134,9 @@ class Settings(BaseSettings):
     grpc_tls: StatedServerTLS | Literal["off"] | None = None
     """Certificate of the gRPC listener. None: plain text, on loopback alone. off: plain text anywhere, for a proxy that
     has the certificates."""
+    gateway_processes: int = Field(default=1, ge=1, le=256)
+    """Processes that serve the port together, over one engine process. More than 1 need `redis_url`, PostgreSQL and a
+    ClickHouse server."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     """Addresses or networks, such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
     trusted. Empty: the peer of a connection is the client."""

@@ -36,6 +36,7 @@ CHECKS: tuple[Check, ...] = (
     clickhouse,
     files.port,
     safety.address,
+    safety.processes,
 )
 
 

@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
+from gateway.process.open_files import FEW_FILES
 from kernels.cpu import native
 from kernels.cpu.cores import usable_cores
 from kernels.cpu.native_ops import computes_natively
@@ -23,8 +24,6 @@ _HOME = Path(__file__).resolve().parents[2]
 _CPU_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "bf16")
 """CPU features that the kernels use (x86, then Arm)."""
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-FEW_FILES = 4096
-"""Warning level of the file limit. Each connection takes one file, the stores some tens."""
 
 
 def torch(_: Settings) -> Iterator[Finding]:
@@ -175,12 +174,12 @@ def gpu(settings: Settings) -> Iterable[Finding]:
 
 
 def open_files(_: Settings) -> Iterator[Finding]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < FEW_FILES:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # the server raises its soft limit to it
+    if hard != resource.RLIM_INFINITY and hard < FEW_FILES:
         yield warning(
             "open files",
-            f"at most {soft}, of which each connection takes one",
-            f"ulimit -n {hard if hard != resource.RLIM_INFINITY else 65536}, or LimitNOFILE= in the unit of systemd",
+            f"at most {hard}, of which each connection takes one",
+            "LimitNOFILE=65536 in the unit of systemd, or ulimit -Hn 65536 as root",
         )
         return
-    yield ok("open files", "no limit" if soft == resource.RLIM_INFINITY else f"at most {soft}")
+    yield ok("open files", "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard}")

@@ -4,9 +4,10 @@ import socket
 from collections.abc import Iterator
 
 from gateway.config.pepper import UnusablePepper, load_pepper, pepper_path
-from gateway.config.safety import UnsafeSettings, readable_secrets, refuse_unsafe, stores_without_tls
+from gateway.config.safety import UnsafeSettings, readable_secrets, refuse_unsafe, refuse_unshared, stores_without_tls
 from gateway.config.settings import Settings
 from gateway.doctor.finding import Finding, failure, ok, warning
+from gateway.errors import OperatorError
 
 
 def address(settings: Settings) -> Iterator[Finding]:
@@ -23,6 +24,17 @@ def address(settings: Settings) -> Iterator[Finding]:
         return  # reported by the checks of port and pepper
     else:
         yield ok("address", f"{settings.host} may be served on with this pepper")
+
+
+def processes(settings: Settings) -> Iterator[Finding]:
+    """Whether several gateway processes share what they must."""
+    try:
+        refuse_unshared(settings, demo=False)
+    except OperatorError as error:
+        detail, _, remedy = str(error).partition(": ")
+        yield failure("gateway processes", detail, remedy)
+    else:
+        yield ok("gateway processes", f"{settings.gateway_processes}")
 
 
 def encryption(settings: Settings) -> Iterator[Finding]:

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.types import Receive, Scope, Send
 
 from gateway.generation.engine_client import EngineClient
-from gateway.generation.services import Upstream
+from gateway.generation.services import AllMetrics, Upstream
 from gateway.http.drain import Drain
 from gateway.http.responses import send_body
 from gateway.metering.journal.journal import Journal
-from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 
 
 class Healthz:
@@ -52,10 +51,12 @@ class Readyz:
 
 
 class Scrape:
-    """An ASGI endpoint: metrics in Prometheus' text format."""
+    """An ASGI endpoint: metrics in Prometheus' text format, of this process or of all on the port."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, all_metrics: AllMetrics | None = None) -> None:
         self._metrics = metrics
+        self._all_metrics = all_metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_body(send, 200, generate_latest(self._metrics.registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+        body = self._metrics.render() if self._all_metrics is None else await self._all_metrics.render()
+        await send_body(send, 200, body, content_type=CONTENT_TYPE)

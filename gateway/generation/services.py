@@ -39,12 +39,21 @@ class Upstream(Protocol):
         ...
 
 
+class AllMetrics(Protocol):
+    """The metrics of all processes that share the port."""
+
+    async def render(self) -> bytes:
+        """The body of `/metrics`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """Created with `prices` and `adapters` loaded. The application starts and closes them with its lifespan.
 
     `relay`: None if no destination of usage events is configured. `books`: None if journal and store are not compared.
-    `upstreams`: of the models of `engine`, those that other servers run.
+    `upstreams`: of the models of `engine`, those that other servers run. `all_metrics`: None if no other process serves
+    the port.
     """
 
     engine: EngineClient
@@ -62,3 +71,4 @@ class Services:
     books: ReconciliationMonitor | None = None
     adapters: AdapterBook = field(default_factory=no_adapters)
     upstreams: Sequence[Upstream] = ()
+    all_metrics: AllMetrics | None = None

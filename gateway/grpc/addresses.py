@@ -4,7 +4,7 @@ from pathlib import Path
 
 import grpc
 
-from engine.workers.sources import is_loopback
+from engine.workers.remote_link import is_loopback
 from gateway.config.listen_address import ListenAddress, StatedServerTLS
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError

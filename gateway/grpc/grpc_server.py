@@ -42,15 +42,17 @@ class GrpcServer:
         *,
         max_message_bytes: int,
         is_serving: Callable[[], bool],
+        shares_port: bool = False,
     ) -> None:
-        """`handlers`: by method. `is_serving`: what health says.
+        """`handlers`: by method. `is_serving`: what health says. `shares_port`: other processes may serve the address,
+        too, and the system spreads connections over them.
 
         Raises:
             OperatorError: the address cannot be used.
         """
         self._service: str = service.full_name
         self._is_serving = is_serving
-        self._server = grpc.aio.server(options=_options(max_message_bytes))
+        self._server = grpc.aio.server(options=_options(max_message_bytes, shares_port=shares_port))
         self._health = health.aio.HealthServicer()
         self._reports: asyncio.Task[None] | None = None
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(self._service, dict(handlers)),))
@@ -98,9 +100,9 @@ class GrpcServer:
                 await self._report()
 
 
-def _options(max_message_bytes: int) -> Sequence[tuple[str, int]]:
+def _options(max_message_bytes: int, *, shares_port: bool) -> Sequence[tuple[str, int]]:
     return (
-        ("grpc.so_reuseport", 0),  # a second server on the address fails
+        ("grpc.so_reuseport", int(shares_port)),  # else a second server on the address fails
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_concurrent_streams", MAX_STREAMS),

@@ -57,6 +57,7 @@ class InferenceListener:
             gateway_credentials(stages.settings, address),
             max_message_bytes=stages.settings.max_body_bytes,
             is_serving=self._is_ready,
+            shares_port=stages.settings.gateway_processes > 1,
         )
 
     @property

@@ -6,9 +6,7 @@ of one that was killed. So a socket file that is found under the lock is a forme
 """
 
 import asyncio
-import contextlib
 import fcntl
-import os
 import socket
 from pathlib import Path
 from typing import IO, Any, Self
@@ -17,7 +15,7 @@ import structlog
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from gateway.common.unix_socket import SOCKET_NAME, peer_uid, short_path
+from gateway.common.unix_socket import SOCKET_NAME, bind, peer_uid
 from gateway.http.drain import Drain
 from gateway.management.http.peers import PEER_UID
 from gateway.process.connection import Connection, server_config
@@ -43,7 +41,7 @@ class AdminSocket:
             lock = open(path.with_name(f"{SOCKET_NAME}.lock"), "ab")  # noqa: SIM115 open while the socket is
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                listener = _bind(path)
+                listener = bind(path)
             except OSError:
                 lock.close()
                 raise
@@ -89,18 +87,3 @@ class PeerConnection(Connection):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope[PEER_UID] = self._uid  # type: ignore[literal-required]
-
-
-def _bind(path: Path) -> socket.socket:
-    """Bind under the lock. The file has its mode from the start: Linux takes it from the unbound socket."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        os.fchmod(listener.fileno(), 0o600)
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        with short_path(path) as address:
-            listener.bind(address)
-    except OSError:
-        listener.close()
-        raise
-    return listener

@@ -1,6 +1,7 @@
 """Loads the engine that the settings describe: in this process, in one of its own, or on workers."""
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,10 +12,12 @@ from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from engine.runtime.model_loading import LoadProgress
 from engine.sampling_defaults import SamplingDefaults
-from engine.workers.remote_link import Address
+from engine.workers.messages import Start
+from engine.workers.remote_link import parse_address
 from engine.workers.replica_engine import ReplicaEngine
-from engine.workers.sources import is_loopback, parse_source
+from engine.workers.sources import parse_source
 from engine.workers.tls import TLSFiles, client_context
+from engine.workers.unix_address import UnixAddress
 from engine.workers.worker_engine import WorkerEngine
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.settings import Settings
@@ -91,8 +94,8 @@ def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfi
         raise OperatorError(f"replicas: {error}") from error
     except OSError as error:
         raise OperatorError(f"worker_tls: {error}") from error
-    addresses = [Address.parse(each) for each in stated if each.startswith("tcp://")]
-    if context is None and (exposed := next((each for each in addresses if not is_loopback(each.host)), None)):
+    addresses = [parse_address(each) for each in stated if each.startswith(("tcp://", "unix:"))]
+    if context is None and (exposed := next((each for each in addresses if not each.is_local), None)):
         raise OperatorError(f"replicas: {exposed} is on another machine: set worker_tls")
     return ReplicaEngine(models, settings.replicas, config, context)
 
@@ -120,6 +123,36 @@ def load_engine_here(settings: Settings, report: Report) -> Engine:
     """As `load_engine`, in this process."""
     models, config = _stated(settings, report, gpu_memory_bytes(settings.device))
     return _refusing(lambda: Engine.load(models, config, progress=_loading(report)))
+
+
+def shared_engine_start(settings: Settings, report: Report, listen: Path, log_level: int) -> Start | None:
+    """The start of an engine process for the clients that come to the socket file `listen`. None: the settings have
+    no model that is computed on this machine.
+
+    Raises:
+        OperatorError: the settings contradict one another.
+    """
+    models, config = _stated(settings, report, None)
+    if settings.replicas or not models:
+        return None
+    return Start({name: Path(path) for name, path in models.items()}, config, log_level, stated_sizes(settings), listen)
+
+
+def connect_engine(settings: Settings, report: Report, listen: Path | None, salt_key: bytes) -> ReplicaEngine | None:
+    """A client of that engine process, or of the settings' workers if `listen` is None. `salt_key`: all clients have
+    the same, so that a prefix that one has computed is found by the others. None: all models are upstreams.
+
+    Raises:
+        OperatorError: as `load_engine`.
+    """
+    models, config = _stated(settings, report, None)
+    config = replace(config, salt_key=salt_key)
+    if not models:
+        return None
+    if listen is None:
+        return _refusing(lambda: _connect(settings, models, config))
+    addresses = {name: (str(UnixAddress(listen)),) for name in models}
+    return _refusing(lambda: ReplicaEngine(models, addresses, config, None))
 
 
 def _loading(report: Report) -> LoadProgress:

@@ -9,8 +9,9 @@ SEND_BUFFER_BYTES = 32 * 1024
 small, since bytes in it count as sent when the client disconnects."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket on the address, not listening yet.
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket on the address, not listening yet. `shared`: other processes of this user may listen there, too, and
+    the kernel spreads connections over all that do (`SO_REUSEPORT`).
 
     Raises:
         OperatorError: the address is in use or not local.
@@ -23,6 +24,8 @@ def bind(host: str, port: int) -> socket.socket:
         try:
             # Allows lingering connections of a former server; a second listener still fails.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             # Connections inherit it.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             listener.bind(address)

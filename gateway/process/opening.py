@@ -67,10 +67,16 @@ class Unpriced(OperatorError):
 
 
 async def open_services(
-    settings: Settings, local: LocalEngine | None, database: AsyncEngine, pepper: bytes
+    settings: Settings,
+    local: LocalEngine | None,
+    database: AsyncEngine,
+    pepper: bytes,
+    *,
+    shares_engine: bool = False,
 ) -> tuple[Services, AdminApp]:
     """The services and the admin API, on the event loop that serves them. The application starts and stops both; the
-    caller owns the database. `local`: the loaded engine; None if all models are upstreams.
+    caller owns the database. `local`: the loaded engine; None if all models are upstreams. `shares_engine`: the metrics
+    are without those of `local`, which several processes have.
 
     Raises:
         OperatorError: a served model has no price, the journal cannot be written, or the database is unavailable.
@@ -88,7 +94,7 @@ async def open_services(
     sessions = open_sessions(settings)
     if share_a_redis(settings):
         _log.warning("limits and sessions share the memory of one Redis: set sessions_redis_url to another one")
-    metrics = Metrics(engine.stats, limiter.counts)
+    metrics = Metrics(Fleet(None, upstreams).stats if shares_engine else engine.stats, limiter.counts)
     metrics.registry.register(RelayCollector(journal, relay))
     metrics.registry.register(SessionCollector(sessions.counts))
     books, drain = open_books(settings, analytics, signatures), Drain()

@@ -10,23 +10,29 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import structlog
 
 from gateway.analytics.absent import ABSENT
 from gateway.analytics.opening import is_embedded, preload
 from gateway.config.pepper import load_pepper
-from gateway.config.safety import readable_secrets, refuse_unsafe, stores_without_tls
+from gateway.config.safety import readable_secrets, refuse_unsafe, refuse_unshared, stores_without_tls
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
 from gateway.extras import is_installed
 from gateway.process.catalog import FETCH_FIRST, default_pairs, is_fetchable
 from gateway.process.engine_loading import load_engine
+from gateway.process.journals import refuse_left_journals
 from gateway.process.loading import loading
 from gateway.process.memory_trim import DATA_FRAMES, block_imports, collecting_nothing, trim_after_startup
+from gateway.process.open_files import raise_open_files
 from gateway.process.progress import progress
 from gateway.process.termination import Termination
 from gateway.telemetry.logs import configure_logging
+
+if TYPE_CHECKING:
+    from gateway.upstreams.fleet import LocalEngine
 
 GC_ALLOCATIONS = 20_000
 """Net allocations between collections of the young generation."""
@@ -54,9 +60,12 @@ def run(
         OperatorError: a model or the database does not match the settings, or the settings are unsafe.
     """
     pepper = load_pepper(settings)
-    refuse_unsafe(listener.getsockname()[0], pepper, demo=demo)
-    secrets = (*settings.secret_values(), pepper.decode(errors="replace"))
-    configure_logging(settings.log_level, settings.log_format, secrets)
+    address = listener.getsockname()
+    refuse_unsafe(address[0], pepper, demo=demo)
+    refuse_unshared(settings, demo=demo)
+    configure_logs(settings, pepper)
+    refuse_left_journals(settings.journal_path, settings.gateway_processes)
+    raise_open_files()
     _warn_of_openness(settings)
     _warn_of_absence(settings)
     missing = _refuse_missing(settings, stated)
@@ -66,6 +75,10 @@ def run(
 
         asyncio.run(serving.prepare_database(settings, pepper, free=free))  # no download for a model without a price
         settings = fetch_missing(settings, missing, _say)
+    if settings.gateway_processes > 1:
+        listener.close()  # the processes have sockets of their own
+        _run_several(settings, pepper, address[:2], termination, free=free)
+        return
     block_imports(DATA_FRAMES)
     with collecting_nothing():
         with progress() as report, loading(partial(load_engine, settings), report) as loaded:
@@ -78,11 +91,33 @@ def run(
         # The objects so far stay alive. A full collection over them stops all requests for 40 ms and more, and would
         # free almost nothing.
         gc.freeze()
-    if engine is not None and not settings.models:
-        settings = settings.model_copy(update={"small_models": default_pairs(engine.models)})
+    settings = with_default_pairs(settings, engine)
     # At Python's default of 700, every other request triggers a collection that frees nothing.
     gc.set_threshold(GC_ALLOCATIONS, *gc.get_threshold()[1:])
     serving.serve(settings, engine, pepper, listener, termination, demo=demo)
+
+
+def configure_logs(settings: Settings, pepper: bytes) -> None:
+    """The log of a process, in which no secret appears."""
+    secrets = (*settings.secret_values(), pepper.decode(errors="replace"))
+    configure_logging(settings.log_level, settings.log_format, secrets)
+
+
+def with_default_pairs(settings: Settings, engine: "LocalEngine | None") -> Settings:
+    """The settings, with the pairs of the default models if these are served."""
+    if engine is None or settings.models:
+        return settings
+    return settings.model_copy(update={"small_models": default_pairs(engine.models)})
+
+
+def _run_several(
+    settings: Settings, pepper: bytes, address: tuple[str, int], termination: Termination, *, free: bool
+) -> None:
+    from gateway.process import serving
+    from gateway.process.gateway_processes import run_processes
+
+    asyncio.run(serving.prepare_database(settings, pepper, free=free))
+    run_processes(settings, pepper, address, termination)
 
 
 def _warn_of_openness(settings: Settings) -> None:

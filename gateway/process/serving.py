@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import structlog
 import uvloop
@@ -24,8 +25,10 @@ from gateway.process.admin_socket import AdminSocket
 from gateway.process.demo_banner import demo_banner
 from gateway.process.listener import bind, local_url
 from gateway.process.opening import open_prices, open_services
+from gateway.process.process_metrics import ProcessMetrics, StartsCollector
+from gateway.process.process_start import ProcessStart, SupervisorLink
 from gateway.process.server import CallListener, Server
-from gateway.process.termination import Termination
+from gateway.process.termination import DrainSignal
 from gateway.tenancy import open_database
 from gateway.tenancy.schema import upgrade
 from gateway.upstreams.fleet import LocalEngine
@@ -55,21 +58,26 @@ def serve(
     engine: LocalEngine | None,
     pepper: bytes,
     listener: socket.socket,
-    termination: Termination,
+    termination: DrainSignal,
     *,
-    demo: bool,
+    demo: bool = False,
+    start: ProcessStart | None = None,
 ) -> None:
-    """Serve on `listener` until the end of the drain that `termination` starts; see `gateway.process.serve.run`."""
+    """Serve on `listener` until the end of the drain that `termination` starts; see `gateway.process.serve.run`.
+    `start`: of this process, if it is one of several."""
     url = local_url(listener)
 
     def announce(demo_key: str | None) -> None:
+        if isinstance(termination, SupervisorLink):
+            termination.ready()
+            return
         models = [*(() if engine is None else engine.models), *settings.upstreams]
         _log.info("ready", url=url, models=models)
         if demo_key is not None:
             print(demo_banner(url, models[0], demo_key, settings.data_dir, settings.models_dir), flush=True)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, engine, pepper, listener, termination, announce, demo=demo))
+        runner.run(_serve(settings, engine, pepper, listener, termination, announce, demo=demo, start=start))
 
 
 def open_grpc(settings: Settings, stages: Stages, pepper: bytes, *, demo: bool) -> CallListener | None:
@@ -113,15 +121,23 @@ async def _serve(
     engine: LocalEngine | None,
     pepper: bytes,
     listener: socket.socket,
-    termination: Termination,
+    termination: DrainSignal,
     announce: Callable[[str | None], None],
     *,
     demo: bool,
+    start: ProcessStart | None,
 ) -> None:
     database = open_database(settings.database_url.get_secret_value())
-    admin_socket = AdminSocket.bind(settings.data_dir)
+    serves_commands = start is None or start.index == 0
+    admin_socket = AdminSocket.bind(settings.data_dir) if serves_commands else None
+    shared: ProcessMetrics | None = None
     try:
-        services, admin = await open_services(settings, engine, database, pepper)
+        services, admin = await open_services(settings, engine, database, pepper, shares_engine=start is not None)
+        if start is not None:
+            services.metrics.registry.register(StartsCollector(start.starts_total))
+            shared = ProcessMetrics(settings.data_dir, start.index, start.count, services.metrics.render, engine)
+            await shared.start()
+            services = replace(services, all_metrics=shared)
         demo_key = await make_demo_key(admin, TierClasses(settings).default_tier) if demo else None
         link = await console_link(admin, local_url(listener)) if demo else None
 
@@ -145,6 +161,8 @@ async def _serve(
         termination.begins(server.begin_drain)
         await server.serve(sockets=[listener])
     finally:
+        if shared is not None:
+            await shared.aclose()
         if admin_socket is not None:
             admin_socket.close()
         await database.dispose()

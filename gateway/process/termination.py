@@ -5,10 +5,18 @@ import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SHOW_CURSOR = b"\x1b[?25h"
+
+
+class DrainSignal(Protocol):
+    """Where a process learns that it should end."""
+
+    def begins(self, begin: Callable[[], None]) -> None:
+        """Set the function that the next signal calls."""
+        ...
 
 
 class Termination:

@@ -1,4 +1,4 @@
-"""`turnpike worker`: models on this machine, for gateways on others."""
+"""`turnpike worker`: models on this machine, for gateways here and on others."""
 
 import asyncio
 import ssl
@@ -9,8 +9,8 @@ import structlog
 from engine.engine import Engine
 from engine.workers.listener import WorkerListener
 from engine.workers.remote_link import Address
-from engine.workers.sources import is_loopback
 from engine.workers.tls import server_context
+from engine.workers.unix_address import UnixAddress
 from gateway.config.listen_address import ListenAddress
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
@@ -28,7 +28,7 @@ _log = structlog.get_logger("turnpike.worker")
 
 def run_worker(
     settings: Settings,
-    address: Address,
+    address: Address | UnixAddress,
     termination: Termination,
     grpc_address: ListenAddress | None = None,
     lease_seconds: float | None = None,
@@ -50,9 +50,9 @@ def run_worker(
         asyncio.run(_serve(settings, engine, address, context, termination, grpc_address, lease_seconds))
 
 
-def _context(settings: Settings, address: Address) -> ssl.SSLContext | None:
+def _context(settings: Settings, address: Address | UnixAddress) -> ssl.SSLContext | None:
     if settings.worker_tls is None:
-        if not is_loopback(address.host):
+        if not address.is_local:
             raise OperatorError(f"--listen {address}: all that reach it could use the models; set worker_tls")
         return None
     try:
@@ -72,7 +72,7 @@ def _open_grpc(settings: Settings, engine: Engine, address: ListenAddress | None
 async def _serve(
     settings: Settings,
     engine: Engine,
-    address: Address,
+    address: Address | UnixAddress,
     context: ssl.SSLContext | None,
     termination: Termination,
     grpc_address: ListenAddress | None,
@@ -81,7 +81,11 @@ async def _serve(
     listener, loop = WorkerListener(engine), asyncio.get_running_loop()
     calls = _open_grpc(settings, engine, grpc_address)
     try:
-        await listener.listen(address.host, address.port, context)
+        if isinstance(address, UnixAddress):
+            await listener.listen_on_file(address)
+        else:
+            await listener.listen(address.host, address.port, context)
+            address = Address(address.host, listener.port)
     except OSError as error:
         raise OperatorError(f"cannot listen on {address}: {error.strerror or error}") from error
     if calls is not None:
@@ -92,7 +96,7 @@ async def _serve(
         loop.call_soon_threadsafe(draining.set)
 
     termination.begins(begin)
-    _log.info("ready", address=str(Address(address.host, listener.port)), models=list(engine.models))
+    _log.info("ready", address=str(address), models=list(engine.models))
     running, drain = asyncio.create_task(listener.run()), asyncio.create_task(draining.wait())
     lease = asyncio.create_task(_expire(listener, lease_seconds, draining))
     await asyncio.wait((running, drain), return_when=asyncio.FIRST_COMPLETED)

@@ -7,10 +7,11 @@ string.
 
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.telemetry.cached_labels import Counter, Histogram
 from gateway.telemetry.engine_collector import CLASS_LABEL, MODEL_LABEL, EngineCollector
 from gateway.telemetry.model_stats import ModelStats
 from gateway.telemetry.outcomes import RequestOutcomes

@@ -24,21 +24,29 @@ _URL_PASSWORD = re.compile(r"(://[^\s/@:]*:)[^\s/@]+@")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{16,}", re.IGNORECASE)
 
 
+_SCALARS = frozenset((str, int, float, bool, type(None)))
+"""Types of most values. They are no mappings, which is slow to find out of any other type."""
+
+
 class Redactor:
     """Redacts text. `secrets`: known secrets, replaced wherever they occur; those shorter than 4 characters are
     ignored, as they would match parts of ordinary words."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, known))) if known else None
+        self._known = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
+        self._any_known = re.compile("|".join(map(re.escape, self._known)))
 
     def text(self, text: str) -> str:
         """The text without secrets."""
-        if self._known is not None:
-            text = self._known.sub(REDACTED, text)
+        # Most lines have no secret, and a search for a plain string is far faster than one for a pattern.
+        if any(secret in text for secret in self._known):
+            text = self._any_known.sub(REDACTED, text)
         text = _KEY.sub(rf"\1-\2-{REDACTED}", text)
         text = _URL_PASSWORD.sub(rf"\1{REDACTED}@", text)
-        return _BEARER.sub(rf"\1 {REDACTED}", text)
+        folded = text.lower() if text.isascii() else text.casefold()
+        if "bearer" in folded or "basic" in folded:
+            text = _BEARER.sub(rf"\1 {REDACTED}", text)
+        return text
 
 
 def without_secret_fields(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,8 +54,8 @@ def without_secret_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: REDACTED
         if name.lower() in SECRET_FIELDS
-        else without_secret_fields(value)
-        if isinstance(value, Mapping)
         else value
+        if type(value) in _SCALARS or not isinstance(value, Mapping)
+        else without_secret_fields(value)
         for name, value in values.items()
     }

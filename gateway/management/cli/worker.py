@@ -10,7 +10,10 @@ from gateway.management.cli.options import DataDir, parse_models, settings_from
 
 def worker(
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Address for gateways; port 0 selects a free one.")
+        str,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="Address for gateways, or unix:PATH; port 0 selects a free one."
+        ),
     ] = "127.0.0.1:9010",
     model: Annotated[
         list[str] | None,
@@ -28,12 +31,12 @@ def worker(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Compute models for gateways on other machines until SIGTERM or Ctrl-C.
+    """Compute models for gateways, here or on other machines, until SIGTERM or Ctrl-C.
 
     \b
       turnpike worker --listen 127.0.0.1:9010 --model chat=/models/qwen3
     """
-    from engine.workers.remote_link import Address
+    from engine.workers.remote_link import parse_address
     from gateway.config.listen_address import ListenAddress
     from gateway.errors import OperatorError
     from gateway.process.termination import Termination
@@ -42,7 +45,7 @@ def worker(
         data_dir=data_dir, models={name: Path(each) for name, each in parse_models(model or []).items()} or None
     )
     try:
-        address = Address.parse(f"tcp://{listen}")
+        address = parse_address(listen if listen.startswith("unix:") else f"tcp://{listen}")
     except ValueError as error:
         raise OperatorError(f"--listen: {error}") from error
     try:

@@ -39,3 +39,12 @@ def test_a_file_of_secrets_that_others_may_read(tmp_path: Path) -> None:
         file.chmod(mode)
         (found,) = safety.secret_files(load_settings(data_dir=tmp_path))
         assert (found.state, f"chmod 600 {file}" in found.remedy) == (state, state is State.WARNING)
+
+
+def test_processes(tmp_path: Path) -> None:
+    (found,) = safety.processes(load_settings(data_dir=tmp_path))
+    assert found.state is State.OK
+    (found,) = safety.processes(load_settings(data_dir=tmp_path, gateway_processes=2))
+    assert found.state is State.FAILURE
+    assert "redis_url" in found.detail
+    assert found.remedy

@@ -121,6 +121,21 @@ async def test_the_gateway_shows_its_certificate(services, tmp_path: Path, autho
         await listener.aclose()
 
 
+async def test_several_gateway_processes_share_a_port_and_other_servers_do_not(services, tmp_path: Path) -> None:
+    def stages_of(processes: int) -> Stages:
+        return Stages.of(services, Settings(data_dir=tmp_path, gateway_processes=processes))
+
+    one = InferenceListener(stages_of(2), LOOPBACK)
+    other = InferenceListener(stages_of(2), one.address)
+    try:
+        assert other.address == one.address
+        with pytest.raises(OperatorError, match="cannot listen"):
+            InferenceListener(stages_of(1), one.address)
+    finally:
+        await one.aclose()
+        await other.aclose()
+
+
 async def test_without_a_certificate_the_gateway_listens_on_loopback(services, tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="set grpc_tls"):
         InferenceListener(Stages.of(services, Settings(data_dir=tmp_path)), ANYWHERE)
