@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from engine.errors import EngineError, EngineUnavailable
 from engine.request import Usage
@@ -29,27 +28,12 @@ from engine.workers.messages import (
 )
 from engine.workers.prefix_index import PrefixIndex, prefix_keys
 from engine.workers.remote_queue import RemoteQueue
+from engine.workers.replica_choice import ReplicaView, RoutingPolicy, routing_policy
 from engine.workers.worker_requests import CallRecord, OnAnswer, OnReleased, Outstanding, WorkerRequests
 
 logger = logging.getLogger(__name__)
 
-TOLERANCE = 0.2
-"""Workers whose costs differ by less than this fraction of the wait are equal: their step times are measured, and those
-of equal machines differ by about a tenth. The one with fewer requests is chosen."""
-
 _DOWN = EngineHealth(alive=False, stuck_steps_total=0, step_age_seconds=0.0)
-
-
-class Estimate(NamedTuple):
-    """The predicted time to a prompt's first token without the prefix cache, and the prefill that the cache saves."""
-
-    wait_ns: float
-    saved_ns: float
-
-    @property
-    def cost_ns(self) -> float:
-        """By which workers are compared."""
-        return self.wait_ns - self.saved_ns
 
 
 class Replica:
@@ -76,18 +60,18 @@ class Replica:
         running = sum(load.running_requests for load in self.queues[model].reported)
         return max(len(self.requests), running)
 
-    def estimate(self, model: str, submission: Submission, keys: Sequence[int]) -> "Estimate":
-        """Of a prompt with these `prefix_keys`."""
-        queue = self.queues[model]
+    def view(self, model: str, submission: Submission, keys: Sequence[int]) -> ReplicaView:
+        """As a policy sees it, for a prompt with these `prefix_keys`."""
+        queue, requests = self.queues[model], self.load(model)
         service_class = submission.service_class.name
         wait_ns = queue.predicted_wait(service_class, submission.prompt_tokens).first_token_ns
         cached_tokens = min(self.prefixes[model].cached_tokens(keys), submission.prompt_tokens - 1)
         if cached_tokens <= 0:
-            return Estimate(wait_ns, 0.0)
+            return ReplicaView(wait_ns, 0.0, 0, requests)
         speed = queue.speed(self.facts[model].ranks[service_class])
         step_ns = speed.cost.predict_ns(row_work(0, 1))
         saved_ns = speed.slowdown * (speed.cost.predict_ns(row_work(0, cached_tokens)) - step_ns)
-        return Estimate(wait_ns, max(saved_ns, 0.0))
+        return ReplicaView(wait_ns, max(saved_ns, 0.0), cached_tokens, requests)
 
     def on_loading(self, model: str, done: int, total: int) -> None:
         """See `WorkerEvents`."""
@@ -140,14 +124,15 @@ class Replica:
 
 
 class ReplicaSet:
-    """Chooses the worker of each call by seconds: the predicted wait at it, less the time that a cached prefix saves;
-    among equal ones, by their load.
+    """Chooses the worker of each call by a policy, from what the workers report and what was sent to them since.
 
     A call stays whole. Requests of a lost worker are submitted to the best of the others, or wait for the first that
     is ready. Has the methods of `WorkerRequests`. Thread-safe.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: RoutingPolicy | None = None) -> None:
+        """`policy` None: by predicted seconds."""
+        self._policy = policy or routing_policy("predicted")
         self.lock = threading.RLock()
         self.replicas: list[Replica] = []
         self.changed = threading.Condition(self.lock)
@@ -182,13 +167,11 @@ class ReplicaSet:
 
     def _choose(self, model: str, submission: Submission, keys: Sequence[int]) -> Replica | None:
         with self.lock:
-            takers = [(each, each.estimate(model, submission, keys)) for each in self.replicas if each.takes(model)]
+            takers = [replica for replica in self.replicas if replica.takes(model)]
             if not takers:
                 return None
-            _, best = min(takers, key=lambda taker: taker[1].cost_ns)
-            bound_ns = best.cost_ns + TOLERANCE * best.wait_ns
-            equal = [replica for replica, estimate in takers if estimate.cost_ns <= bound_ns]
-            chosen = min(equal, key=lambda replica: replica.load(model))
+            views = [replica.view(model, submission, keys) for replica in takers]
+            chosen = takers[self._policy.choose(views, submission.prompt_tokens)]
             chosen.prefixes[model].add(keys)
             return chosen
 
