@@ -14,6 +14,7 @@ rates, with noise. `--replicas`, `--gateways`, `--report-ms` and `--traffic` sel
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
@@ -63,17 +64,18 @@ TRAFFIC: dict[str, TrafficShape] = {
     "mixed": TrafficShape(sessions_per_s=0.4, prompts_per_s=1.5),
     "burst": TrafficShape(sessions_per_s=0.3, prompts_per_s=1.0, burst=5.0),
 }
-"""Rates are of one replica. The answers of `sessions` take about two thirds of the steps' time where all prompts hit."""
+"""Rates are of one replica."""
 
 
 class Row(NamedTuple):
-    """What one run has shown. Times in milliseconds, by class name."""
+    """The result of one run. Times in milliseconds, by class name."""
 
     requests: int
     p50_ms: dict[str, float]
     p99_ms: dict[str, float]
     hit_share: float
     spread: float
+    token_ms: float
 
 
 def play(
@@ -91,46 +93,94 @@ def play(
         {name: times[int(0.99 * len(times))] for name, times in by_class.items()},
         sum(each.cached_tokens for each in served) / sum(each.prompt_tokens for each in served),
         max(counts) * replicas / len(served),
+        sum(each.token_ns for each in served) / len(served) / 1e6,
     )
 
 
-def show(title: str, rows: dict[str, Row]) -> None:
+class Case(NamedTuple):
+    """A table: its traffic, and the fleet that serves it. Blocks are those of one replica."""
+
+    traffic: str
+    replicas: int = 4
+    gateways: int = 1
+    report_ms: float = 2.0
+    load: float = 1.0
+    blocks: int = 4096
+    slow: bool = False
+    """Whether the first replica takes twice the time for a step."""
+
+    @property
+    def shape(self) -> FleetShape:
+        """Of its fleet."""
+        return FleetShape(
+            speeds=(2.0 if self.slow else 1.0, *(1.0,) * (self.replicas - 1)),
+            gateways=self.gateways,
+            report_ns=round(self.report_ms * 1e6),
+            num_blocks=self.blocks,
+        )
+
+    def __str__(self) -> str:
+        speed = ", one of half the speed" if self.slow else ""
+        reports = f"reports {self.report_ms:g} ms old"
+        fleet = f"{self.replicas} replicas{speed}, gateways: {self.gateways}"
+        return f"{self.traffic}, {fleet}, {reports}, {self.blocks} blocks"
+
+
+CASES = (
+    Case("sessions", load=1.5),
+    Case("unique"),
+    Case("mixed"),
+    Case("burst"),
+    Case("unique", slow=True, load=0.8),
+    Case("sessions", gateways=2, report_ms=50, load=1.5),
+    Case("sessions", gateways=4, report_ms=100, load=1.5, blocks=2048),
+    Case("unique", gateways=4, report_ms=100),
+    Case("sessions", replicas=16, load=1.5),
+)
+WIDE_SECONDS = 8.0
+"""Of the case with 16 replicas, which has as many requests in a third of the time."""
+
+
+def play_all(case: Case, seed: int, seconds: float) -> dict[str, Row]:
+    """All policies on one case; the last without prefix events, by what each gateway has sent."""
+    traffic = TRAFFIC[case.traffic].scaled(case.load)
+    rows = {name: play(traffic, case.shape, seed, seconds, policy) for name, policy in POLICIES.items()}
+    if traffic.sessions_per_s:
+        shape = replace(case.shape, events=False)
+        rows["predicted, as sent"] = play(traffic, shape, seed, seconds, Predicted)
+    return rows
+
+
+def show(case: Case, rows: dict[str, Row]) -> None:
     """One table: a row for each policy."""
-    print(f"\n{title}: {next(iter(rows.values())).requests} requests")
-    print(
-        f"  {'':18} {'premium TTFT p50 / p99':>24} {'standard p50 / p99':>20} {'hit share':>10} {'busiest / mean':>15}"
-    )
+    print(f"\n{case}: {next(iter(rows.values())).requests} requests")
+    titles = "premium p50 / p99", "standard p50 / p99", "hit share", "busiest / mean", "mean ITL"
+    print(f"  {'TTFT':18} {titles[0]:>19} {titles[1]:>20} {titles[2]:>10} {titles[3]:>15} {titles[4]:>9}")
     for name, row in rows.items():
-        times = [f"{row.p50_ms[each]:.0f} / {row.p99_ms[each]:.0f} ms" for each in ("premium", "standard")]
-        print(f"  {name:18} {times[0]:>24} {times[1]:>20} {row.hit_share:>10.3f} {row.spread:>15.2f}")
+        premium, standard = (f"{row.p50_ms[each]:.0f} / {row.p99_ms[each]:.0f} ms" for each in ("premium", "standard"))
+        shares = f"{row.hit_share:>10.3f} {row.spread:>15.2f} {row.token_ms:>6.1f} ms"
+        print(f"  {name:18} {premium:>19} {standard:>20} {shares}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.replica_routing", description=__doc__)
-    parser.add_argument("--traffic", choices=TRAFFIC)
+    parser.add_argument("--traffic", choices=TRAFFIC, help="one table of this traffic, with the options below")
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--gateways", type=int, default=1)
-    parser.add_argument("--report-ms", type=float, default=2.0)
-    parser.add_argument("--seconds", type=float, default=30.0, help="virtual time in which sessions begin")
+    parser.add_argument("--report-ms", type=float, default=2.0, help="age of reports when they arrive, 0 to 100")
     parser.add_argument("--load", type=float, default=1.0, help="factor on the rates of arrivals")
-    parser.add_argument("--blocks", type=int, default=4096)
+    parser.add_argument("--blocks", type=int, default=4096, help="KV blocks of a replica")
+    parser.add_argument("--slow", action="store_true", help="the first replica has half the speed")
+    parser.add_argument("--seconds", type=float, default=24.0, help="virtual time in which sessions begin")
     parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    for name in [arguments.traffic] if arguments.traffic else TRAFFIC:
-        shape = FleetShape(
-            speeds=(1.0,) * arguments.replicas,
-            gateways=arguments.gateways,
-            report_ns=round(arguments.report_ms * 1e6),
-            num_blocks=arguments.blocks,
-        )
-        traffic = TRAFFIC[name].scaled(arguments.load)
-        rows = {
-            policy: play(traffic, shape, arguments.seed, arguments.seconds, POLICIES[policy]) for policy in POLICIES
-        }
-        show(
-            f"{name}, {arguments.replicas} replicas, {arguments.gateways} gateways, reports {arguments.report_ms:g} ms old",
-            rows,
-        )
+    options = parser.parse_args()
+    cases: Sequence[Case] = CASES
+    if options.traffic:
+        sizes = options.replicas, options.gateways, options.report_ms, options.load, options.blocks, options.slow
+        cases = (Case(options.traffic, *sizes),)
+    for case in cases:
+        wide = case.replicas == 16 and not options.traffic
+        show(case, play_all(case, options.seed, WIDE_SECONDS if wide else options.seconds))
 
 
 if __name__ == "__main__":

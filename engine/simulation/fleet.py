@@ -19,6 +19,7 @@ from typing import NamedTuple
 from engine.config import SchedulerConfig
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
+from engine.memory.prefix_journal import PrefixJournal
 from engine.request import PREMIUM, STANDARD, Request, SamplingParams, TokenDelta
 from engine.runtime.submission import Submission
 from engine.runtime.wait_prediction import LoadReport, WaitPredictor
@@ -30,12 +31,14 @@ from engine.scheduling.step_slowdown import StepSlowdown
 from engine.simulation.device import NOISE
 from engine.simulation.driver import make_request
 from engine.simulation.fleet_traffic import ANSWER_TOKEN, VOCAB_SIZE, Session
-from engine.workers.messages import Deltas, Load, ModelFacts, Ready, Submit, ToWorker
+from engine.workers.messages import Deltas, Load, ModelFacts, Prefixes, Ready, Submit, ToWorker, WatchPrefixes
+from engine.workers.prefix_events import PUBLISH_SECONDS, PrefixPublisher
 from engine.workers.replica_choice import RoutingPolicy
 from engine.workers.replicas import Replica, ReplicaSet
 
 MODEL = "m"
 MAX_MODEL_LEN = 16_384
+_PUBLISH_NS = round(PUBLISH_SECONDS * 1e9)
 DEVICE = CostCoefficients(
     *[
         4 * value
@@ -52,7 +55,11 @@ DEVICE = CostCoefficients(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetShape:
-    """`speeds`: step times of each replica relative to `DEVICE`. `num_blocks`: of each replica's KV memory."""
+    """`speeds`: step times of each replica relative to `DEVICE`. `num_blocks`: of each replica's KV memory.
+
+    `report_ns`: the age of reports of the load, and of prefix events when they arrive. `events`: replicas say which
+    prefix blocks they hold; else gateways go by what they have sent.
+    """
 
     speeds: tuple[float, ...]
     gateways: int = 1
@@ -61,16 +68,18 @@ class FleetShape:
     network_ns: int = 200_000
     max_running: int = 64
     step_tokens: int = 1024
+    events: bool = True
 
 
 class Served(NamedTuple):
-    """A request that has ended. Times are virtual, from its arrival at a gateway."""
+    """A request that has ended. Times are virtual: `ttft_ns` from its arrival at a gateway to its first token there,
+    `token_ns` the mean from one token to the next."""
 
     service_class: str
     replica: int
     at_ns: int
     ttft_ns: int
-    total_ns: int
+    token_ns: int
     prompt_tokens: int
     cached_tokens: int
 
@@ -120,6 +129,10 @@ class FleetWorker:
         self._steps = False
         self._unplanned = False
         self.predictor.listeners = (self._report,)
+        self.publisher = PrefixPublisher(MODEL, number)
+        self._publishes = False
+        journal = PrefixJournal()
+        self.publisher.begin(self.scheduler.record_prefixes(journal), journal)
 
     def facts(self) -> ModelFacts:
         """As a worker states them when a client connects."""
@@ -190,6 +203,23 @@ class FleetWorker:
             if delta.request_id in firsts or delta.finish_reason is not None:
                 self._deliver(delta, firsts.get(delta.request_id))
         self._events.after(0, self._step)
+        if not self._publishes and self.publisher.watched:
+            self._publishes = True
+            self._events.after(_PUBLISH_NS, self._publish)
+
+    def watch(self, client: "FleetGateway") -> None:
+        """A gateway asks for prefix events."""
+
+        def send(message: Prefixes) -> None:
+            self._events.after(self._shape.report_ns, lambda: client.learn(self._number, message))
+
+        self.publisher.watch(client, send)
+
+    def _publish(self) -> None:
+        self.publisher.publish()
+        self._publishes = not self.publisher.is_done
+        if self._publishes:
+            self._events.after(_PUBLISH_NS, self._publish)
 
     def _deliver(self, delta: TokenDelta, first: Request | None) -> None:
         """Only first and last tokens are sent: the others change nothing that is measured."""
@@ -262,13 +292,19 @@ class FleetGateway:
         if cached_tokens is not None:
             each.ttft_ns = now_ns - each.at_ns
             each.cached_tokens = cached_tokens
+        self.set.replicas[number].on_message(Deltas([delta]))
         if delta.finish_reason is None:
             return
-        self.set.replicas[number].on_message(Deltas([delta]))
         del self.in_progress[delta.request_id]
         self._fleet.on_served(each, now_ns)
 
+    def learn(self, number: int, message: Prefixes) -> None:
+        """A prefix event."""
+        self.set.replicas[number].on_message(message)
+
     def _send(self, number: int, message: ToWorker) -> bool:
+        if isinstance(message, WatchPrefixes) and self._fleet.shape.events:
+            self._fleet.workers[number].watch(self)
         if isinstance(message, Submit):
             worker, fleet = self._fleet.workers[number], self._fleet
             for submission in message.submissions:
@@ -336,7 +372,7 @@ class Fleet:
                 each.replica,
                 each.at_ns,
                 each.ttft_ns,
-                now_ns - each.at_ns,
+                (now_ns - each.at_ns - each.ttft_ns) // max(session.turns[turn].answer_tokens - 1, 1),
                 len(each.tokens),
                 each.cached_tokens,
             )

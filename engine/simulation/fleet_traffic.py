@@ -36,8 +36,8 @@ class Session:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficShape:
-    """`sessions_per_s`, `prompts_per_s`: mean arrivals of sessions and of single prompts. `tenants` have a system prompt
-    each. `burst`: the factor on both rates in the middle tenth of the time."""
+    """`sessions_per_s`, `prompts_per_s`: mean arrivals of sessions and of single prompts. `tenants` have a system
+    prompt each. `burst`: the factor on both rates in the middle tenth of the time."""
 
     sessions_per_s: float = 0.0
     prompts_per_s: float = 0.0

@@ -10,6 +10,7 @@ import msgspec
 from engine.engine import Engine
 from engine.workers.frames import ConnectionEnded, LoopFrameWriter, received
 from engine.workers.messages import Close, Draining, decode_to_worker, encode
+from engine.workers.prefix_publishers import PrefixPublishers
 from engine.workers.server import WorkerServer, ready_message
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ class WorkerListener:
         self._ended = asyncio.Event()
         self._draining = False
         self._listener: asyncio.Server | None = None
+        self._prefixes = PrefixPublishers(engine.core, engine.models)
+        self._publishing: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -40,6 +43,7 @@ class WorkerListener:
         Raises:
             OSError: the address cannot be used.
         """
+        self._publishing = asyncio.create_task(self._prefixes.run())
         self._listener = await asyncio.start_server(self._serve, host, port, ssl=context)
 
     async def drain(self, seconds: float) -> None:
@@ -60,6 +64,8 @@ class WorkerListener:
             self._listener.close()
         for writer in list(self._clients.values()):
             writer.close()
+        if self._publishing is not None:
+            self._publishing.cancel()
         await asyncio.sleep(0)
 
     async def run(self) -> None:
@@ -73,7 +79,7 @@ class WorkerListener:
         peer = to_client.get_extra_info("peername")
         logger.info("a client connects from %s", peer)
         writer, ended = LoopFrameWriter(to_client), asyncio.Event()
-        server = WorkerServer(self._engine.core, self._engine.models, writer)
+        server = WorkerServer(self._engine.core, self._engine.models, writer, self._prefixes)
         self._clients[server] = writer
         writer.send(encode(ready_message(self._engine)))
         if self._draining:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, Protocol
 
-TOLERANCE = 0.2
-"""Replicas whose costs differ by less than this fraction of the wait are equal: their step times are measured, and those
-of equal machines differ by about a tenth."""
+TOLERANCE = 0.1
+"""Replicas whose costs differ by less than this fraction of the wait are equal: their step times are measured, and
+those of equal machines differ by about a tenth."""
 
 RoutingName = Literal["predicted", "round_robin", "least_connections"]
 
@@ -16,9 +16,9 @@ RoutingName = Literal["predicted", "round_robin", "least_connections"]
 class ReplicaView:
     """A replica that takes the request. Times are predictions, in nanoseconds.
 
-    `wait_ns`: until the prompt's first token, without the prefix cache. `saved_ns`: the part of it that the cache saves,
-    for its `cached_tokens` of the prompt. `requests`: in progress there, of this client as of now, of all clients as of
-    the last report, whichever are more.
+    `wait_ns`: until the prompt's first token, without the prefix cache. `saved_ns`: the part of it that the cache
+    saves, for its `cached_tokens` of the prompt. `requests`: in progress there, of this client as of now, of all
+    clients as of the last report, whichever are more.
     """
 
     wait_ns: float

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+from engine.config import BLOCK_TOKENS
 from engine.errors import EngineError, EngineUnavailable
 from engine.request import Usage
 from engine.runtime.core import EngineHealth
@@ -11,7 +12,6 @@ from engine.runtime.delta_dispatcher import Sink
 from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.reservation import Reservation
 from engine.runtime.submission import Submission
-from engine.scheduling.cost import row_work
 from engine.scheduling.stats import SchedulerStats
 from engine.workers.messages import (
     Aborted,
@@ -21,12 +21,14 @@ from engine.workers.messages import (
     FromWorker,
     Load,
     ModelFacts,
+    Prefixes,
     Ready,
     Refused,
     Stats,
     ToWorker,
+    WatchPrefixes,
 )
-from engine.workers.prefix_index import PrefixIndex, prefix_keys
+from engine.workers.prefix_index import KnownPrefixes, PromptPrefix
 from engine.workers.remote_queue import RemoteQueue
 from engine.workers.replica_choice import ReplicaView, RoutingPolicy, routing_policy
 from engine.workers.worker_requests import CallRecord, OnAnswer, OnReleased, Outstanding, WorkerRequests
@@ -43,35 +45,40 @@ class Replica:
         self.name = name
         self.facts: dict[str, ModelFacts] = {}
         self.queues: dict[str, RemoteQueue] = {}
-        self.prefixes: dict[str, PrefixIndex] = {}
+        self.prefixes: dict[str, KnownPrefixes] = {}
         self.requests = WorkerRequests(send, self.queues, replicas.lock)
         self.stats: Mapping[str, SchedulerStats] = {}
         self.health = _DOWN
         self.hardware: Mapping[str, str | int | float] = {}
         self.draining = False
         self._replicas = replicas
+        self._send = send
 
     def takes(self, model: str) -> bool:
         """Whether it computes new requests of the model."""
         return self.requests.connected and not self.draining and model in self.facts
 
     def load(self, model: str) -> int:
-        """Requests of this client that it computes, and of all clients as of its last report."""
-        running = sum(load.running_requests for load in self.queues[model].reported)
-        return max(len(self.requests), running)
+        """Requests in progress: those of all clients as of its last report and what this one has sent since, and at
+        least those of this client, of which it knows all."""
+        return max(len(self.requests), self.queues[model].requests)
 
-    def view(self, model: str, submission: Submission, keys: Sequence[int]) -> ReplicaView:
-        """As a policy sees it, for a prompt with these `prefix_keys`."""
-        queue, requests = self.queues[model], self.load(model)
-        service_class = submission.service_class.name
-        wait_ns = queue.predicted_wait(service_class, submission.prompt_tokens).first_token_ns
-        cached_tokens = min(self.prefixes[model].cached_tokens(keys), submission.prompt_tokens - 1)
-        if cached_tokens <= 0:
-            return ReplicaView(wait_ns, 0.0, 0, requests)
-        speed = queue.speed(self.facts[model].ranks[service_class])
-        step_ns = speed.cost.predict_ns(row_work(0, 1))
-        saved_ns = speed.slowdown * (speed.cost.predict_ns(row_work(0, cached_tokens)) - step_ns)
-        return ReplicaView(wait_ns, max(saved_ns, 0.0), cached_tokens, requests)
+    def view(self, model: str, submission: Submission, prompt: PromptPrefix) -> ReplicaView:
+        """As a policy sees it, for a submission with this prompt."""
+        queue, known, ranks = self.queues[model], self.prefixes[model], self.facts[model].ranks
+        service_class, prompt_tokens = submission.service_class.name, submission.prompt_tokens
+        ahead = [known.unanswered.cached_tokens_of[name] for name in sorted(ranks, key=ranks.__getitem__)]
+        cached_tokens = max(min(known.cached_tokens(prompt), prompt_tokens - 1), 0)
+        wait_ns = left_ns = queue.first_token_ns(service_class, prompt_tokens, 0, ahead)
+        if cached_tokens:
+            left_ns = min(wait_ns, queue.first_token_ns(service_class, prompt_tokens, cached_tokens, ahead))
+        return ReplicaView(wait_ns, wait_ns - left_ns, cached_tokens, self.load(model))
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.requests.check()
+        for known in self.prefixes.values():
+            known.unanswered.check()
 
     def on_loading(self, model: str, done: int, total: int) -> None:
         """See `WorkerEvents`."""
@@ -86,19 +93,25 @@ class Replica:
                 else:
                     self.queues[facts.name] = RemoteQueue(facts.ranks, facts.load)
                 stats = ready.stats[facts.name]
-                self.prefixes[facts.name] = PrefixIndex(16 * stats.num_blocks)
+                self.prefixes[facts.name] = KnownPrefixes(BLOCK_TOKENS * stats.num_blocks)
             self.stats, self.hardware = ready.stats, ready.hardware
             self.health = EngineHealth(alive=True, stuck_steps_total=0, step_age_seconds=0.0)
             self.draining = False
             self.requests.connect()
             logger.info("the worker %s is ready with %s", self.name, ", ".join(self.facts))
             self._replicas.on_ready(self)
+        for facts in self.facts.values():
+            if facts.prefix_cache:
+                self._send(WatchPrefixes(facts.name))
 
     def on_message(self, message: FromWorker) -> None:
         """See `WorkerEvents`."""
         match message:
             case Deltas() | Accepted() | Refused() | Aborted():
                 self.requests.receive(message)
+                self._drop_answered(message)
+            case Prefixes():
+                self._on_prefixes(message)
             case Load():
                 if message.model in self.queues:
                     self.queues[message.model].on_report(message.report)
@@ -108,9 +121,29 @@ class Replica:
                 self.draining = True
                 logger.info("the worker %s drains", self.name)
 
+    def _drop_answered(self, message: Deltas | Accepted | Refused | Aborted) -> None:
+        """Requests with a token, and those that are over, are in the worker's cache or not at all."""
+        with self._replicas.lock:
+            for known in self.prefixes.values():
+                if isinstance(message, Deltas):
+                    for delta in message.deltas:
+                        known.unanswered.drop(delta.request_id)
+                elif len(known.unanswered):
+                    known.unanswered.retain([each for each, _ in self.requests.items()])
+
+    def _on_prefixes(self, message: Prefixes) -> None:
+        with self._replicas.lock:
+            known = self.prefixes.get(message.model)
+            is_lost = known is not None and not known.held.receive(message)
+        if is_lost:
+            logger.warning("prefix events of the worker %s are lost: all are asked for again", self.name)
+            self._send(WatchPrefixes(message.model))
+
     def on_ended(self) -> None:
         """See `WorkerEvents`."""
         self.health = _DOWN
+        with self._replicas.lock:
+            self.prefixes = {}
         self.requests.disconnect()
         self._replicas.on_lost(self)
 
@@ -163,16 +196,17 @@ class ReplicaSet:
 
     def choose(self, model: str, submission: Submission) -> Replica | None:
         """The replica whose first token of the prompt is expected the earliest; None: no one takes it."""
-        return self._choose(model, submission, _keys_of(submission))
+        return self._choose(model, submission, PromptPrefix(submission))
 
-    def _choose(self, model: str, submission: Submission, keys: Sequence[int]) -> Replica | None:
+    def _choose(self, model: str, submission: Submission, prompt: PromptPrefix) -> Replica | None:
         with self.lock:
             takers = [replica for replica in self.replicas if replica.takes(model)]
             if not takers:
                 return None
-            views = [replica.view(model, submission, keys) for replica in takers]
-            chosen = takers[self._policy.choose(views, submission.prompt_tokens)]
-            chosen.prefixes[model].add(keys)
+            views = [replica.view(model, submission, prompt) for replica in takers]
+            index = self._policy.choose(views, submission.prompt_tokens)
+            chosen, cached_tokens = takers[index], views[index].cached_tokens
+            chosen.prefixes[model].add(submission.request_ids, prompt, submission.service_class.name, cached_tokens)
             return chosen
 
     def submit(
@@ -184,11 +218,11 @@ class ReplicaSet:
         reservation: Reservation | None = None,
     ) -> CallRecord:
         """As `WorkerRequests.submit`, at the best replica."""
-        keys = _keys_of(submissions[0])  # before the lock, as it takes a millisecond for a long prompt
+        prompt = PromptPrefix(submissions[0])  # before the lock, as it takes a millisecond for a long prompt
         with self.lock:
             if self._closed:
                 raise EngineError("the engine is closed")
-            chosen = self._choose(model, submissions[0], keys)
+            chosen = self._choose(model, submissions[0], prompt)
             if chosen is None:
                 raise EngineUnavailable(f"no worker serves {model} at the moment")
             if reservation is not None and not chosen.queues[model].holds(reservation):
@@ -262,7 +296,7 @@ class ReplicaSet:
     def check(self) -> None:
         """Assert the invariants."""
         for replica in self.replicas:
-            replica.requests.check()
+            replica.check()
 
     def _queues(self, model: str) -> list[RemoteQueue]:
         with self.lock:
@@ -280,8 +314,3 @@ class ReplicaSet:
 
     def _heir(self, each: Outstanding) -> Replica | None:
         return self.choose(each.record.model, each.remaining())
-
-
-def _keys_of(submission: Submission) -> list[int]:
-    adapter = None if submission.adapter is None else submission.adapter.digest
-    return prefix_keys(submission.token_ids, submission.salt, adapter)

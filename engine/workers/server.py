@@ -34,10 +34,12 @@ from engine.workers.messages import (
     Stats,
     Submit,
     ToWorker,
+    WatchPrefixes,
     decode_to_worker,
     encode,
     refusal,
 )
+from engine.workers.prefix_publishers import PrefixPublishers
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +50,16 @@ HEARTBEAT_SECONDS = 0.1
 class WorkerServer:
     """Serves one client with a loaded engine. Its methods run on one event loop unless stated otherwise."""
 
-    def __init__(self, core: EngineCore, models: Mapping[str, ServedModel], writer: FrameSender) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        models: Mapping[str, ServedModel],
+        writer: FrameSender,
+        prefixes: PrefixPublishers | None = None,
+    ) -> None:
+        """`prefixes`: of a worker that publishes its cached blocks."""
         self._core = core
+        self._prefixes = prefixes
         self._models = models
         self._writer = writer
         self._arrivals = itertools.count()
@@ -94,6 +104,8 @@ class WorkerServer:
 
     def abort_all(self) -> None:
         """The client has gone: end its requests."""
+        if self._prefixes is not None:
+            self._prefixes.unwatch(self)
         for task in set(self._preparing.values()):
             task.cancel()
         for name in self._models:
@@ -118,6 +130,9 @@ class WorkerServer:
                     self._core.resume(message.model, message.request_ids)
                 case Abort():
                     self._abort(message)
+                case WatchPrefixes():
+                    if self._prefixes is not None:
+                        self._prefixes.watch(message.model, self, self._send)
                 case Close():
                     raise AssertionError("the reader handles it")
 

@@ -210,6 +210,24 @@ async def test_a_worker_that_drains_gets_no_new_requests_and_ends_those_that_it_
     await wait_for(lambda: not drained.requests.connected)
 
 
+async def test_workers_say_which_prefix_blocks_they_hold(there: ReplicaEngine, two: list[Worker]) -> None:
+    prompt = PromptInput(list(range(3, 90)), SamplingParams(max_tokens=2))
+    held = [replica.prefixes["m"].held for replica in there.set.replicas]
+    await wait_for(lambda: all(each.is_complete for each in held))
+    async with there.submit("m", EngineCall([prompt])) as stream:
+        await stream.next_batch()
+        owner = holder(there)
+        await all_of(stream)
+    await wait_for(lambda: len(owner.prefixes["m"].held.hashes) == 87 // 16)
+    assert sum(len(each.hashes) for each in held) == 87 // 16, "the other one has computed nothing"
+    two[0].kill()
+    await wait_for(lambda: not connected(there, two[0].port))
+    await asyncio.to_thread(two[0].start)
+    [again] = [each for each in there.set.replicas if each.name == two[0].address]
+    await wait_for(lambda: "m" in again.prefixes and again.prefixes["m"].held.is_complete)
+    assert not again.prefixes["m"].held.hashes
+
+
 async def test_requests_at_once_are_spread_over_the_workers(there: ReplicaEngine) -> None:
     async def one(number: int) -> None:
         async with there.submit(
