@@ -251,7 +251,7 @@ class FleetGateway:
     choice."""
 
     def __init__(self, number: int, policy: RoutingPolicy, fleet: "Fleet") -> None:
-        self.set = ReplicaSet(policy)
+        self.set = ReplicaSet(policy, clock=lambda: 0.0)  # heartbeats are not simulated
         self.reports: list[deque[tuple[int, LoadReport]]] = []
         self.in_progress: dict[str, _InProgress] = {}
         self._number = number

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from engine.config import BLOCK_TOKENS
@@ -31,6 +32,8 @@ from engine.workers.messages import (
 from engine.workers.prefix_index import KnownPrefixes, PromptPrefix
 from engine.workers.remote_queue import RemoteQueue
 from engine.workers.replica_choice import ReplicaView, RoutingPolicy, routing_policy
+from engine.workers.replica_health import ReplicaHealth
+from engine.workers.retry_budget import RetryBudget
 from engine.workers.worker_requests import CallRecord, OnAnswer, OnReleased, Outstanding, WorkerRequests
 
 logger = logging.getLogger(__name__)
@@ -51,12 +54,17 @@ class Replica:
         self.health = _DOWN
         self.hardware: Mapping[str, str | int | float] = {}
         self.draining = False
+        self._watch = ReplicaHealth(replicas.clock())
         self._replicas = replicas
         self._send = send
 
     def takes(self, model: str) -> bool:
         """Whether it computes new requests of the model."""
         return self.requests.connected and not self.draining and model in self.facts
+
+    def is_suspect(self, model: str) -> bool:
+        """Whether it is not heard of, or makes no progress with the model."""
+        return self._watch.is_suspect(model, self._replicas.clock())
 
     def load(self, model: str) -> int:
         """Requests in progress: those of all clients as of its last report and what this one has sent since, and at
@@ -97,6 +105,7 @@ class Replica:
             self.stats, self.hardware = ready.stats, ready.hardware
             self.health = EngineHealth(alive=True, stuck_steps_total=0, step_age_seconds=0.0)
             self.draining = False
+            self._watch = ReplicaHealth(self._replicas.clock())
             self.requests.connect()
             logger.info("the worker %s is ready with %s", self.name, ", ".join(self.facts))
             self._replicas.on_ready(self)
@@ -106,6 +115,7 @@ class Replica:
 
     def on_message(self, message: FromWorker) -> None:
         """See `WorkerEvents`."""
+        self._watch.on_message(self._replicas.clock())
         match message:
             case Deltas() | Accepted() | Refused() | Aborted():
                 self.requests.receive(message)
@@ -117,6 +127,7 @@ class Replica:
                     self.queues[message.model].on_report(message.report)
             case Stats():
                 self.stats, self.health = message.models, message.health
+                self._watch.on_stats(message.models, self._replicas.clock())
             case Draining():
                 self.draining = True
                 logger.info("the worker %s drains", self.name)
@@ -163,8 +174,16 @@ class ReplicaSet:
     is ready. Has the methods of `WorkerRequests`. Thread-safe.
     """
 
-    def __init__(self, policy: RoutingPolicy | None = None) -> None:
-        """`policy` None: by predicted seconds."""
+    def __init__(
+        self,
+        policy: RoutingPolicy | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        retries: RetryBudget | None = None,
+    ) -> None:
+        """`policy` None: by predicted seconds. `clock`: in seconds. `retries` None: the default budget."""
+        self.clock = clock
+        self._retries = retries or RetryBudget()
         self._policy = policy or routing_policy("predicted")
         self.lock = threading.RLock()
         self.replicas: list[Replica] = []
@@ -203,6 +222,7 @@ class ReplicaSet:
             takers = [replica for replica in self.replicas if replica.takes(model)]
             if not takers:
                 return None
+            takers = [replica for replica in takers if not replica.is_suspect(model)] or takers
             views = [replica.view(model, submission, prompt) for replica in takers]
             index = self._policy.choose(views, submission.prompt_tokens)
             chosen, cached_tokens = takers[index], views[index].cached_tokens
@@ -228,6 +248,7 @@ class ReplicaSet:
             if reservation is not None and not chosen.queues[model].holds(reservation):
                 reservation.release()
                 reservation = None
+            self._retries.add(sum(len(each.request_ids) for each in submissions))
             return chosen.requests.submit(model, submissions, sink, on_answer, reservation)
 
     def pause(self, model: str, request_ids: Sequence[str]) -> None:
@@ -280,11 +301,22 @@ class ReplicaSet:
         self.changed.notify_all()
 
     def on_lost(self, replica: Replica) -> None:
-        """A worker has ended: others get its requests."""
+        """A worker has ended: others get its requests, within the budget of retries where it did not drain."""
         with self.lock:
+            if not replica.draining:
+                self._end_beyond_budget(replica)
             self._move(replica)
             if kept := len(replica.requests):
                 logger.warning("%d requests of %s wait for a worker", kept, replica.name)
+
+    def _end_beyond_budget(self, lost: Replica) -> None:
+        """End what may not be computed again. Higher classes go first and, of one class, streams that have begun:
+        clients cannot repeat those."""
+        by_urgency = sorted(lost.requests.items(), key=lambda item: _urgency(item[1]))
+        ended = [request_id for request_id, _ in by_urgency if not self._retries.take()]
+        if ended:
+            logger.error("%d requests of %s end: the budget of retries is used up", len(ended), lost.name)
+            lost.requests.fail(ended, "the worker is lost, and the budget of retries is used up")
 
     def close(self, reason: str) -> None:
         """End all requests."""
@@ -314,3 +346,7 @@ class ReplicaSet:
 
     def _heir(self, each: Outstanding) -> Replica | None:
         return self.choose(each.record.model, each.remaining())
+
+
+def _urgency(each: Outstanding) -> tuple[int, bool]:
+    return each.submission.service_class.priority, not each.output

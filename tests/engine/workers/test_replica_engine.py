@@ -39,8 +39,8 @@ async def main(engine):
     await listener.listen("127.0.0.1", int(sys.argv[2]), context)
     print(listener.port, flush=True)
     loop = asyncio.get_running_loop()
-    await loop.run_in_executor(None, sys.stdin.readline)  # until it is told to drain
-    await listener.drain(5.0)
+    seconds = await loop.run_in_executor(None, sys.stdin.readline)  # until it is told to drain
+    await listener.drain(float(seconds or 0.0))
     await listener.close()
 
 scheduler = SchedulerConfig(max_running=4)
@@ -76,9 +76,9 @@ class Worker:
             assert pipe is not None
             pipe.close()
 
-    def drain(self) -> None:
+    def drain(self, seconds: float = 5.0) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{seconds}\n")
         self.process.stdin.flush()
 
 
@@ -208,6 +208,20 @@ async def test_a_worker_that_drains_gets_no_new_requests_and_ends_those_that_it_
         deltas += await all_of(stream)
     assert essence(deltas) == await answer(here, prompt)
     await wait_for(lambda: not drained.requests.connected)
+
+
+async def test_streams_of_a_drained_worker_are_handed_on_at_its_deadline(
+    here: Engine, there: ReplicaEngine, two: list[Worker]
+) -> None:
+    prompt = PromptInput(PROMPT, LONG)
+    async with there.submit("m", EngineCall([prompt])) as stream:
+        deltas = list(await stream.next_batch())
+        drained = holder(there)
+        worker_of(drained, two).drain(0.0)
+        await wait_for(lambda: not drained.requests.connected)
+        deltas += await all_of(stream)
+    assert essence(deltas) == await answer(here, prompt)
+    assert there.health.replays_total > 0
 
 
 async def test_workers_say_which_prefix_blocks_they_hold(there: ReplicaEngine, two: list[Worker]) -> None:
