@@ -4,6 +4,9 @@ Simulated: the real scheduler, KV cache, wait prediction and choice, in virtual 
 model runs. A replica's steps take what the cost model of Llama 3.1 8B says of a device with a quarter of an H200's
 rates, with noise. `--replicas`, `--gateways`, `--report-ms` and `--traffic` select runs; equal seeds give equal tables.
 
+`--real` plays a small trace of sessions with SmolLM2 on two `turnpike worker` processes behind one gateway instead,
+with each way that `replica_routing` has.
+
 - round_robin, least_connections: as in other proxies. least_connections counts its own requests as of now, and those of
   other gateways as of the last report.
 - power_of_two: the one with fewer requests of two drawn at random.
@@ -18,6 +21,7 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
+from benchmarks.replica_processes import play_real
 from engine.simulation.fleet import Fleet, FleetShape
 from engine.simulation.fleet_traffic import TrafficShape
 from engine.workers.replica_choice import LeastConnections, Predicted, ReplicaView, RoundRobin, RoutingPolicy
@@ -132,13 +136,13 @@ CASES = (
     Case("mixed"),
     Case("burst"),
     Case("unique", slow=True, load=0.8),
+    Case("unique", gateways=4, report_ms=100),
     Case("sessions", gateways=2, report_ms=50, load=1.5),
     Case("sessions", gateways=4, report_ms=100, load=1.5, blocks=2048),
-    Case("unique", gateways=4, report_ms=100),
     Case("sessions", replicas=16, load=1.5),
 )
-WIDE_SECONDS = 8.0
-"""Of the case with 16 replicas, which has as many requests in a third of the time."""
+SECONDS, WIDE_SECONDS = 12.0, 4.0
+"""Virtual time in which sessions begin; the latter with 16 replicas, which get more of them."""
 
 
 def play_all(case: Case, seed: int, seconds: float) -> dict[str, Row]:
@@ -171,9 +175,13 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=1.0, help="factor on the rates of arrivals")
     parser.add_argument("--blocks", type=int, default=4096, help="KV blocks of a replica")
     parser.add_argument("--slow", action="store_true", help="the first replica has half the speed")
-    parser.add_argument("--seconds", type=float, default=24.0, help="virtual time in which sessions begin")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="virtual time in which sessions begin")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--real", action="store_true", help="two workers and a gateway as processes of this machine")
     options = parser.parse_args()
+    if options.real:
+        play_real()
+        return
     cases: Sequence[Case] = CASES
     if options.traffic:
         sizes = options.replicas, options.gateways, options.report_ms, options.load, options.blocks, options.slow

@@ -24,6 +24,7 @@ from engine.scheduling.stats import SchedulerStats
 from engine.workers.client_models import served_model, text_processors
 from engine.workers.messages import ModelFacts
 from engine.workers.remote_link import Address, RemoteLink
+from engine.workers.replica_choice import RoutingName, routing_policy
 from engine.workers.replicas import Replica, ReplicaSet
 from engine.workers.worker_handle import WorkerHandle
 
@@ -43,17 +44,19 @@ class ReplicaEngine:
         config: EngineConfig,
         context: ssl.SSLContext | None,
         *,
+        routing: RoutingName = "predicted",
         ready_seconds: float = READY_SECONDS,
     ) -> None:
         """Connects to the workers, and waits until each model has one that is ready. `paths`: the files of each model,
-        for its text. `addresses`: of each model's workers. `context` None: without TLS.
+        for its text. `addresses`: of each model's workers. `context` None: without TLS. `routing`: how a worker is
+        chosen.
 
         Raises:
             ValueError: an address has another form than `tcp://host:port`.
             UnsupportedCheckpoint: as `text_processors`.
             EngineUnavailable: a model has no worker in time.
         """
-        self.set = ReplicaSet()
+        self.set = ReplicaSet(routing_policy(routing))
         self._submitter = Submitter(config.salt_key)
         self._dispatchers = OutputDispatchers()
         texts = text_processors(paths, config)

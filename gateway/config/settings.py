@@ -216,6 +216,9 @@ class Settings(BaseSettings):
     replicas: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Served name -> addresses of its workers, such as `["tcp://10.0.0.7:9010"]`. All models have some, or none has;
     `models` says where their tokenizers are."""
+    replica_routing: Literal["predicted", "least_connections", "round_robin"] = "predicted"
+    """Which worker of a model gets a request. predicted: the earliest first token, by its queue and its prefix cache.
+    least_connections: the fewest requests. round_robin: each in turn."""
     worker_tls: StatedTLS | None = None
     """Certificates between gateways and `turnpike worker`. None: no TLS, which is for loopback alone."""
     speculation: Literal["auto", "off", "ngram", "draft"] = "auto"
