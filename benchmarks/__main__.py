@@ -35,6 +35,7 @@ ALL = (
     ),
     *(
         "routing",
+        "replica_routing",
         "route_overhead",
         "itl",
         "journal",

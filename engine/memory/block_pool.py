@@ -7,6 +7,7 @@ from itertools import compress, islice
 from typing import cast
 
 from engine.memory.free_blocks import COMMON, EMPTY, FreeBlocks
+from engine.memory.prefix_journal import PrefixJournal
 from engine.memory.reservation import Reservation
 
 REMEMBERED_CHANGES = 4096
@@ -64,6 +65,8 @@ class BlockPool:
         self.changes_total = 0
         self.on_drop: Callable[[bytes], None] | None = None
         """Called with each hash that is no longer published."""
+        self.journal: PrefixJournal | None = None
+        """Where changes of the published hashes are recorded."""
         self.reserve([0], num_blocks)
 
     def reserve(self, reserved_blocks: Sequence[int], tenant_blocks: int) -> None:
@@ -153,6 +156,11 @@ class BlockPool:
         does not reach back that far."""
         count = self.changes_total - total
         return list(islice(reversed(self._changes), count)) if count <= len(self._changes) else None
+
+    @property
+    def cached_hashes(self) -> list[bytes]:
+        """All hashes under which blocks are published."""
+        return list(self._block_of)
 
     def is_cached(self, block_hash: bytes) -> bool:
         """Whether `match` finds the block of this hash."""
@@ -244,6 +252,8 @@ class BlockPool:
         if block_hash not in self._block_of:
             self._block_of[block_hash] = block
             self._hash_of[block] = block_hash
+            if self.journal is not None:
+                self.journal.record(block_hash, cached=True)
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Unpublish these referenced blocks, because their content must not be reused."""
@@ -436,3 +446,5 @@ class BlockPool:
             self._note_changes((block,))
             if self.on_drop is not None:
                 self.on_drop(block_hash)
+            if self.journal is not None:
+                self.journal.record(block_hash, cached=False)

@@ -9,6 +9,7 @@ from engine.config import BLOCK_TOKENS
 from engine.memory.block_pool import BlockPool, Survey
 from engine.memory.preemption_gain import PreemptionGain
 from engine.memory.prefix_hits import PrefixHits
+from engine.memory.prefix_journal import PrefixJournal
 from engine.memory.request_hashes import extend_hashes
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.shared_prompt import SharedPrompt
@@ -100,6 +101,11 @@ class KVCacheManager:
     @property
     def num_blocks(self) -> int:
         return self._pool.num_blocks
+
+    def record_prefixes(self, journal: PrefixJournal) -> list[bytes]:
+        """Record changes of the published hashes from now on, in place of another journal. Returns those as of now."""
+        self._pool.journal = journal
+        return self._pool.cached_hashes
 
     def capacity_tokens(self, rank: int = 0) -> int:
         """The longest sequence whose KV fits the blocks that are not reserved for the classes above."""

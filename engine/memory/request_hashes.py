@@ -40,5 +40,10 @@ async def hash_prompts(requests: Sequence[Request]) -> None:
 
 def _extras(request: Request) -> list[Extra]:
     """Inputs of the KV of a request, and of its place, other than its tokens."""
-    extras = [salt_extra(request.salt)] if request.salt else []
-    return extras if request.adapter is None else [*extras, adapter_extra(request.adapter.digest)]
+    return extras_of(request.salt, None if request.adapter is None else request.adapter.digest)
+
+
+def extras_of(salt: bytes, adapter: str | None) -> list[Extra]:
+    """Inputs of the hash of a prompt's first block other than its tokens. `adapter`: its digest."""
+    extras = [salt_extra(salt)] if salt else []
+    return extras if adapter is None else [*extras, adapter_extra(adapter)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from engine.errors import DeviceLost, EngineError, UnservableRequest
+from engine.memory.prefix_journal import PrefixJournal
 from engine.request import FinishReason, Request, TokenDelta
 from engine.runtime.adapter_loading import AdapterLoader, AdapterMemory, CopiedAdapter
 from engine.runtime.adapter_loading import LoadProgress as AdapterLoadProgress
@@ -105,7 +106,14 @@ class _AdapterProgress:
     progress: AdapterLoadProgress
 
 
-_Message = _Submit | _Pause | _Resume | _Abort | _AdapterProgress
+@dataclass(frozen=True, slots=True)
+class _RecordPrefixes:
+    model: str
+    journal: PrefixJournal
+    on_hashes: Callable[[list[bytes]], None]
+
+
+_Message = _Submit | _Pause | _Resume | _Abort | _AdapterProgress | _RecordPrefixes
 
 _ADAPTER_POLL_SECONDS = 0.25
 """How often waits for adapters are checked for their limit where there is nothing else to do."""
@@ -252,6 +260,15 @@ class EngineCore:
 
         return end
 
+    def record_prefixes(self, model: str, journal: PrefixJournal, on_hashes: Callable[[list[bytes]], None]) -> None:
+        """Record the changes of a model's cached blocks from the next step on. `on_hashes` is called with all hashes as
+        of then, on the engine thread. It must not block.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        self._post(_RecordPrefixes(model, journal, on_hashes))
+
     def _post(self, message: _Message, reservation: Reservation | None = None) -> None:
         with self._wake:
             if self._closing:
@@ -305,7 +322,7 @@ class EngineCore:
                     for request_id in message.request_ids:
                         self._runtimes[message.model].dispatcher.sinks.pop(request_id, None)
                     message.done()
-                case _Pause() | _Resume() | _AdapterProgress():
+                case _Pause() | _Resume() | _AdapterProgress() | _RecordPrefixes():
                     pass  # the request ends with all others below
         for runtime in self._runtimes.values():
             runtime.wait_predictor.on_stop()
@@ -417,6 +434,8 @@ def _apply(runtime: ModelRuntime, message: _Message) -> None:
                     runtime.dispatcher.sinks.pop(request_id, None)
         case _AdapterProgress():
             _advance_load(runtime, message.progress)
+        case _RecordPrefixes():
+            message.on_hashes(runtime.scheduler.record_prefixes(message.journal))
 
 
 def _advance_load(runtime: ModelRuntime, progress: AdapterLoadProgress) -> None:

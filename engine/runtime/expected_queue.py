@@ -62,6 +62,11 @@ class ExpectedQueue(ABC):
         return self._view.queue_depth
 
     @property
+    def requests(self) -> int:
+        """Requests of all classes that wait or run, including reserved and submitted ones."""
+        return sum([load.waiting_requests + load.running_requests for load in self._view.load.classes])
+
+    @property
     def reservations(self) -> int:
         """Open reservations; 0 if no request is in progress."""
         return self._book.reserved
@@ -73,6 +78,16 @@ class ExpectedQueue(ABC):
         drain_ns = speed.slowdown * predict_drain_ns(load, rank, speed.cost)
         first_token_ns = int(speed.slowdown * predict_first_token_ns(load, rank, prompt_tokens, speed.cost))
         return PredictedWait(int(speed.correction * first_token_ns), int(speed.correction * drain_ns))
+
+    def first_token_ns(
+        self, service_class: str, prompt_tokens: int, cached_tokens: int, cached_ahead: Sequence[int]
+    ) -> float:
+        """The predicted wait of a request of whose prompt `cached_tokens` are in the prefix cache, where requests that
+        wait have `cached_ahead` there, by rank of their class. O(classes)."""
+        load, rank = self._view.load.without_cached(cached_ahead), self._rank_of[service_class]
+        speed = self.speed(rank)
+        wait_ns = predict_first_token_ns(load, rank, prompt_tokens, speed.cost, cached_tokens)
+        return speed.correction * speed.slowdown * wait_ns
 
     def reserve(self, service_class: str) -> Reservation:
         """Count a request that is not submitted yet: later ones wait behind it. Use as a context manager."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from engine.config import ADAPTER_WAIT_NS, LONGEST_STEP_NS, SchedulerConfig
 from engine.errors import UnservableRequest
 from engine.memory.kv_cache import KVCacheManager
+from engine.memory.prefix_journal import PrefixJournal
 from engine.request import Phase, Request, TokenDelta
 from engine.scheduling.adapter_assignment import AdapterAssignment
 from engine.scheduling.class_activity import ClassActivity
@@ -129,6 +130,10 @@ class Scheduler:
         """Whether there are requests to compute, slots of adapters to assign, or blocks still returning to the pool."""
         idle = self._requests.paused + self.adapters.waiting
         return len(self._requests) > idle or self.adapters.changed or self._cache.returning_blocks > 0
+
+    def record_prefixes(self, journal: PrefixJournal) -> list[bytes]:
+        """As `KVCacheManager.record_prefixes`."""
+        return self._cache.record_prefixes(journal)
 
     @property
     def returning_blocks(self) -> int:

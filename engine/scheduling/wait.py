@@ -105,6 +105,11 @@ class QueueSnapshot:
         classes = tuple(map(_with_arrivals, self.classes, arrivals))
         return replace(self, classes=classes)
 
+    def without_cached(self, cached_tokens: Sequence[int]) -> Self:
+        """The snapshot with `cached_tokens` of each class, by rank, found in the prefix cache for the waiting requests.
+        Each has a token to compute."""
+        return replace(self, classes=tuple(map(_without_cached, self.classes, cached_tokens)))
+
     def without_waiting(self, service_class: int, *, requests: int, tokens: int, pairs: int) -> Self:
         """The snapshot without some waiting requests of a class, given by their number and sums."""
         load = self.classes[service_class]
@@ -246,8 +251,11 @@ class LoadSums:
         self._bound_tokens += sign * max_tokens
 
 
-def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_tokens: int, cost: StepCost) -> int:
+def predict_first_token_ns(
+    snapshot: QueueSnapshot, service_class: int, prompt_tokens: int, cost: StepCost, cached_tokens: int = 0
+) -> int:
     """The predicted time until a request that arrives now has its first token. `service_class`: the class's rank.
+    `cached_tokens`: of its prompt, found in the prefix cache.
 
     Ahead of it are the waiting requests of its class and of higher ones, and the prefill of all running requests. It
     starts when their prefill is computed, and when there are slots and blocks for them and for it.
@@ -259,7 +267,7 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
     - A step takes the time of its decode work; the marginal cost of the prefill is added.
 
     Higher-class requests that arrive later go first too; their expected share of the engine is their recent one. Cache
-    hits and drafts are not predicted; both shorten the wait.
+    hits of the requests ahead and drafts are not predicted; both shorten the wait.
     """
     sums, capacity = _sums_of(snapshot, service_class), snapshot.capacities[service_class]
     step_tokens = max(capacity.prefill_step_tokens, 1)
@@ -272,10 +280,11 @@ def predict_first_token_ns(snapshot: QueueSnapshot, service_class: int, prompt_t
         _steps_to_blocks(snapshot, sums, capacity, prompt_tokens) * decode_ns,
     )
     queue_ns /= _share_left(sums, capacity)
-    own_steps = max(ceil(prompt_tokens / step_tokens), 1) + (0.5 if sums.running else 0.0)
-    own = row_work(0, prompt_tokens) if prompt_tokens else NO_WORK
+    own_tokens = prompt_tokens - cached_tokens
+    own_steps = max(ceil(own_tokens / step_tokens), 1) + (0.5 if sums.running else 0.0)
+    own = row_work(cached_tokens, own_tokens) if own_tokens else NO_WORK
     prefill = StepWork(
-        tokens=prefill_tokens + prompt_tokens,
+        tokens=prefill_tokens + own_tokens,
         context_tokens=0,
         prefill_pairs=sums.waiting_pairs + own.prefill_pairs,
         rows=0,
@@ -301,6 +310,13 @@ def retry_after_ms(drain_ns: int, spread: float) -> int:
     """
     wait_ms = ceil(drain_ns * (1.0 + RETRY_SPREAD * spread) / 1e6)
     return min(max(wait_ms, MIN_RETRY_MS), MAX_RETRY_MS)
+
+
+def _without_cached(load: ClassLoad, cached_tokens: int) -> ClassLoad:
+    left = max(load.waiting_tokens - cached_tokens, load.waiting_requests)
+    if left >= load.waiting_tokens:
+        return load
+    return replace(load, waiting_tokens=left, waiting_pairs=load.waiting_pairs * left // load.waiting_tokens)
 
 
 class _Sums(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Protocol
 
-VERSION = 1
+VERSION = 2
 """Of the messages. Both sides are of one release: another version ends the connection."""
 MAX_FRAME_BYTES = 1 << 30
 MAX_UNSENT_BYTES = 64 << 20

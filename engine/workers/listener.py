@@ -11,6 +11,7 @@ import msgspec
 from engine.engine import Engine
 from engine.workers.frames import ConnectionEnded, LoopFrameWriter, received
 from engine.workers.messages import Close, Draining, decode_to_worker, encode
+from engine.workers.prefix_publishers import PrefixPublishers
 from engine.workers.server import WorkerServer, ready_message
 from engine.workers.unix_address import UnixAddress
 
@@ -29,6 +30,8 @@ class WorkerListener:
         self._ended = asyncio.Event()
         self._draining = False
         self._listener: asyncio.Server | None = None
+        self._prefixes = PrefixPublishers(engine.core, engine.models)
+        self._publishing: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -48,6 +51,7 @@ class WorkerListener:
         Raises:
             OSError: the address cannot be used.
         """
+        self._publishing = asyncio.create_task(self._prefixes.run())
         self._listener = await asyncio.start_server(self._serve, host, port, ssl=context)
 
     async def listen_on_file(self, address: UnixAddress) -> None:
@@ -56,6 +60,7 @@ class WorkerListener:
         Raises:
             OSError: the address cannot be used.
         """
+        self._publishing = asyncio.create_task(self._prefixes.run())
         self._listener = await address.listen(self._serve)
 
     async def drain(self, seconds: float) -> None:
@@ -76,6 +81,8 @@ class WorkerListener:
             self._listener.close()
         for writer in list(self._clients.values()):
             writer.close()
+        if self._publishing is not None:
+            self._publishing.cancel()
         await asyncio.sleep(0)
 
     async def run(self) -> None:
@@ -89,7 +96,7 @@ class WorkerListener:
         peer = to_client.get_extra_info("peername") or "a socket of this machine"
         logger.info("a client connects from %s", peer)
         writer, ended = LoopFrameWriter(to_client), asyncio.Event()
-        server = WorkerServer(self._engine.core, self._engine.models, writer, self._arrivals)
+        server = WorkerServer(self._engine.core, self._engine.models, writer, self._arrivals, self._prefixes)
         self._clients[server] = writer
         writer.send(encode(ready_message(self._engine)))
         if self._draining:

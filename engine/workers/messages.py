@@ -66,11 +66,17 @@ class Abort(_Message, frozen=True):
     request_ids: list[str]
 
 
+class WatchPrefixes(_Message, frozen=True):
+    """Send which prefix blocks of a model are cached, all of them first. `Prefixes` follow."""
+
+    model: str
+
+
 class Close(_Message, frozen=True):
     """End the process."""
 
 
-ToWorker = Start | Submit | Pause | Resume | Abort | Close
+ToWorker = Start | Submit | Pause | Resume | Abort | WatchPrefixes | Close
 
 
 class ModelFacts(_Message, frozen=True):
@@ -150,6 +156,22 @@ class Load(_Message, frozen=True):
     report: LoadReport
 
 
+class Prefixes(_Message, frozen=True):
+    """Blocks of a model's prefix cache that are `stored` and `evicted` since the last such message, as short hashes:
+    see `prefix_events`.
+
+    `epoch`: another one for each `WatchPrefixes`, and after changes were lost. `number`: of the message in its epoch,
+    from 0; nothing that was said in other epochs counts. `complete`: the client now knows of all cached blocks.
+    """
+
+    model: str
+    epoch: int
+    number: int
+    complete: bool
+    stored: bytes
+    evicted: bytes
+
+
 class Stats(_Message, frozen=True):
     """A heartbeat with the engine's metrics."""
 
@@ -169,7 +191,7 @@ class Log(_Message, frozen=True):
     message: str
 
 
-FromWorker = Loading | Failed | Ready | Accepted | Refused | Aborted | Deltas | Load | Stats | Draining | Log
+FromWorker = Loading | Failed | Ready | Accepted | Refused | Aborted | Deltas | Load | Prefixes | Stats | Draining | Log
 
 
 def _encode_other(value: Any) -> Any:

@@ -1,10 +1,9 @@
 """The expected queue of a model that another process computes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from engine.runtime.expected_queue import ExpectedQueue, QueueSpeed
 from engine.runtime.wait_prediction import LoadReport
-from engine.scheduling.wait import ClassLoad
 
 
 class RemoteQueue(ExpectedQueue):
@@ -18,11 +17,6 @@ class RemoteQueue(ExpectedQueue):
     def speed(self, rank: int) -> QueueSpeed:
         report = self._report
         return QueueSpeed(report.cost, report.slowdown, report.corrections[rank])
-
-    @property
-    def reported(self) -> Sequence[ClassLoad]:
-        """The load of each class as of the last report, by rank."""
-        return self._report.snapshot.classes
 
     def on_report(self, report: LoadReport) -> None:
         """The worker's load has changed."""

@@ -26,6 +26,7 @@ from engine.workers.fleet import Fleet
 from engine.workers.membership import Membership
 from engine.workers.messages import ModelFacts
 from engine.workers.remote_link import RemoteLink, parse_address
+from engine.workers.replica_choice import RoutingName, routing_policy
 from engine.workers.replicas import Replica, ReplicaSet
 from engine.workers.sources import Member, parse_source
 from engine.workers.worker_handle import WorkerHandle
@@ -46,18 +47,19 @@ class ReplicaEngine:
         config: EngineConfig,
         context: ssl.SSLContext | None,
         *,
+        routing: RoutingName = "predicted",
         ready_seconds: float = READY_SECONDS,
     ) -> None:
         """Connects to the workers, and waits until each model has one that is ready. `paths`: the files of each model,
         for its text. `fleets`: the sources of each model's workers, in the forms of `parse_source`. `context` None:
-        without TLS, and for workers on loopback alone.
+        without TLS, and for workers on loopback alone. `routing`: how a worker is chosen.
 
         Raises:
             ValueError: a source has another form.
             UnsupportedCheckpoint: as `text_processors`.
             EngineUnavailable: a model has no worker in time.
         """
-        self.set = ReplicaSet()
+        self.set = ReplicaSet(routing_policy(routing))
         self._submitter = Submitter(config.salt_key)
         self._dispatchers = OutputDispatchers()
         self._context = context

@@ -2,9 +2,10 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
 
+from engine.config import BLOCK_TOKENS
 from engine.errors import EngineError, EngineUnavailable
 from engine.request import Usage
 from engine.runtime.core import EngineHealth
@@ -12,7 +13,6 @@ from engine.runtime.delta_dispatcher import Sink
 from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.reservation import Reservation
 from engine.runtime.submission import Submission
-from engine.scheduling.cost import row_work
 from engine.scheduling.stats import SchedulerStats
 from engine.workers.messages import (
     Aborted,
@@ -22,34 +22,23 @@ from engine.workers.messages import (
     FromWorker,
     Load,
     ModelFacts,
+    Prefixes,
     Ready,
     Refused,
     Stats,
     ToWorker,
+    WatchPrefixes,
 )
-from engine.workers.prefix_index import PrefixIndex, prefix_keys
+from engine.workers.prefix_index import KnownPrefixes, PromptPrefix
 from engine.workers.remote_queue import RemoteQueue
+from engine.workers.replica_choice import ReplicaView, RoutingPolicy, routing_policy
+from engine.workers.replica_health import ReplicaHealth
+from engine.workers.retry_budget import RetryBudget
 from engine.workers.worker_requests import CallRecord, OnAnswer, OnReleased, Outstanding, WorkerRequests
 
 logger = logging.getLogger(__name__)
 
-TOLERANCE = 0.2
-"""Workers whose costs differ by less than this fraction of the wait are equal: their step times are measured, and those
-of equal machines differ by about a tenth. The one with fewer requests is chosen."""
-
 _DOWN = EngineHealth(alive=False, stuck_steps_total=0, step_age_seconds=0.0)
-
-
-class Estimate(NamedTuple):
-    """The predicted time to a prompt's first token without the prefix cache, and the prefill that the cache saves."""
-
-    wait_ns: float
-    saved_ns: float
-
-    @property
-    def cost_ns(self) -> float:
-        """By which workers are compared."""
-        return self.wait_ns - self.saved_ns
 
 
 class Replica:
@@ -59,7 +48,7 @@ class Replica:
         self.name = name
         self.facts: dict[str, ModelFacts] = {}
         self.queues: dict[str, RemoteQueue] = {}
-        self.prefixes: dict[str, PrefixIndex] = {}
+        self.prefixes: dict[str, KnownPrefixes] = {}
         self.requests = WorkerRequests(send, self.queues, replicas.lock)
         self.stats: Mapping[str, SchedulerStats] = {}
         self.health = _DOWN
@@ -67,29 +56,39 @@ class Replica:
         self.draining = False
         self.listed = True
         """Whether it is in the fleet. One that is not gets no new requests."""
+        self._watch = ReplicaHealth(replicas.clock())
         self._replicas = replicas
+        self._send = send
 
     def takes(self, model: str) -> bool:
         """Whether it computes new requests of the model."""
         return self.listed and self.requests.connected and not self.draining and model in self.facts
 
-    def load(self, model: str) -> int:
-        """Requests of this client that it computes, and of all clients as of its last report."""
-        running = sum(load.running_requests for load in self.queues[model].reported)
-        return max(len(self.requests), running)
+    def is_suspect(self, model: str) -> bool:
+        """Whether it is not heard of, or makes no progress with the model."""
+        return self._watch.is_suspect(model, self._replicas.clock())
 
-    def estimate(self, model: str, submission: Submission, keys: Sequence[int]) -> "Estimate":
-        """Of a prompt with these `prefix_keys`."""
-        queue = self.queues[model]
-        service_class = submission.service_class.name
-        wait_ns = queue.predicted_wait(service_class, submission.prompt_tokens).first_token_ns
-        cached_tokens = min(self.prefixes[model].cached_tokens(keys), submission.prompt_tokens - 1)
-        if cached_tokens <= 0:
-            return Estimate(wait_ns, 0.0)
-        speed = queue.speed(self.facts[model].ranks[service_class])
-        step_ns = speed.cost.predict_ns(row_work(0, 1))
-        saved_ns = speed.slowdown * (speed.cost.predict_ns(row_work(0, cached_tokens)) - step_ns)
-        return Estimate(wait_ns, max(saved_ns, 0.0))
+    def load(self, model: str) -> int:
+        """Requests in progress: those of all clients as of its last report and what this one has sent since, and at
+        least those of this client, of which it knows all."""
+        return max(len(self.requests), self.queues[model].requests)
+
+    def view(self, model: str, submission: Submission, prompt: PromptPrefix) -> ReplicaView:
+        """As a policy sees it, for a submission with this prompt."""
+        queue, known, ranks = self.queues[model], self.prefixes[model], self.facts[model].ranks
+        service_class, prompt_tokens = submission.service_class.name, submission.prompt_tokens
+        ahead = [known.unanswered.cached_tokens_of[name] for name in sorted(ranks, key=ranks.__getitem__)]
+        cached_tokens = max(min(known.cached_tokens(prompt), prompt_tokens - 1), 0)
+        wait_ns = left_ns = queue.first_token_ns(service_class, prompt_tokens, 0, ahead)
+        if cached_tokens:
+            left_ns = min(wait_ns, queue.first_token_ns(service_class, prompt_tokens, cached_tokens, ahead))
+        return ReplicaView(wait_ns, wait_ns - left_ns, cached_tokens, self.load(model))
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        self.requests.check()
+        for known in self.prefixes.values():
+            known.unanswered.check()
 
     def on_loading(self, model: str, done: int, total: int) -> None:
         """See `WorkerEvents`."""
@@ -104,31 +103,60 @@ class Replica:
                 else:
                     self.queues[facts.name] = RemoteQueue(facts.ranks, facts.load)
                 stats = ready.stats[facts.name]
-                self.prefixes[facts.name] = PrefixIndex(16 * stats.num_blocks)
+                self.prefixes[facts.name] = KnownPrefixes(BLOCK_TOKENS * stats.num_blocks)
             self.stats, self.hardware = ready.stats, ready.hardware
             self.health = EngineHealth(alive=True, stuck_steps_total=0, step_age_seconds=0.0)
             self.draining = False
+            self._watch = ReplicaHealth(self._replicas.clock())
             self.requests.connect()
             logger.info("the worker %s is ready with %s", self.name, ", ".join(self.facts))
             self._replicas.on_ready(self)
+        for facts in self.facts.values():
+            if facts.prefix_cache:
+                self._send(WatchPrefixes(facts.name))
 
     def on_message(self, message: FromWorker) -> None:
         """See `WorkerEvents`."""
+        self._watch.on_message(self._replicas.clock())
         match message:
             case Deltas() | Accepted() | Refused() | Aborted():
                 self.requests.receive(message)
+                self._drop_answered(message)
+            case Prefixes():
+                self._on_prefixes(message)
             case Load():
                 if message.model in self.queues:
                     self.queues[message.model].on_report(message.report)
             case Stats():
                 self.stats, self.health = message.models, message.health
+                self._watch.on_stats(message.models, self._replicas.clock())
             case Draining():
                 self.draining = True
                 logger.info("the worker %s drains", self.name)
 
+    def _drop_answered(self, message: Deltas | Accepted | Refused | Aborted) -> None:
+        """Requests with a token, and those that are over, are in the worker's cache or not at all."""
+        with self._replicas.lock:
+            for known in self.prefixes.values():
+                if isinstance(message, Deltas):
+                    for delta in message.deltas:
+                        known.unanswered.drop(delta.request_id)
+                elif len(known.unanswered):
+                    known.unanswered.retain([each for each, _ in self.requests.items()])
+
+    def _on_prefixes(self, message: Prefixes) -> None:
+        with self._replicas.lock:
+            known = self.prefixes.get(message.model)
+            is_lost = known is not None and not known.held.receive(message)
+        if is_lost:
+            logger.warning("prefix events of the worker %s are lost: all are asked for again", self.name)
+            self._send(WatchPrefixes(message.model))
+
     def on_ended(self) -> None:
         """See `WorkerEvents`."""
         self.health = _DOWN
+        with self._replicas.lock:
+            self.prefixes = {}
         self.requests.disconnect()
         self._replicas.on_lost(self)
 
@@ -143,14 +171,23 @@ class Replica:
 
 
 class ReplicaSet:
-    """Chooses the worker of each call by seconds: the predicted wait at it, less the time that a cached prefix saves;
-    among equal ones, by their load.
+    """Chooses the worker of each call by a policy, from what the workers report and what was sent to them since.
 
     A call stays whole. Requests of a lost worker are submitted to the best of the others, or wait for the first that
     is ready. Has the methods of `WorkerRequests`. Thread-safe.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        policy: RoutingPolicy | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        retries: RetryBudget | None = None,
+    ) -> None:
+        """`policy` None: by predicted seconds. `clock`: in seconds. `retries` None: the default budget."""
+        self.clock = clock
+        self._retries = retries or RetryBudget()
+        self._policy = policy or routing_policy("predicted")
         self.lock = threading.RLock()
         self.replicas: list[Replica] = []
         self.changed = threading.Condition(self.lock)
@@ -193,18 +230,18 @@ class ReplicaSet:
 
     def choose(self, model: str, submission: Submission) -> Replica | None:
         """The replica whose first token of the prompt is expected the earliest; None: no one takes it."""
-        return self._choose(model, submission, _keys_of(submission))
+        return self._choose(model, submission, PromptPrefix(submission))
 
-    def _choose(self, model: str, submission: Submission, keys: Sequence[int]) -> Replica | None:
+    def _choose(self, model: str, submission: Submission, prompt: PromptPrefix) -> Replica | None:
         with self.lock:
-            takers = [(each, each.estimate(model, submission, keys)) for each in self.replicas if each.takes(model)]
+            takers = [replica for replica in self.replicas if replica.takes(model)]
             if not takers:
                 return None
-            _, best = min(takers, key=lambda taker: taker[1].cost_ns)
-            bound_ns = best.cost_ns + TOLERANCE * best.wait_ns
-            equal = [replica for replica, estimate in takers if estimate.cost_ns <= bound_ns]
-            chosen = min(equal, key=lambda replica: replica.load(model))
-            chosen.prefixes[model].add(keys)
+            takers = [replica for replica in takers if not replica.is_suspect(model)] or takers
+            views = [replica.view(model, submission, prompt) for replica in takers]
+            index = self._policy.choose(views, submission.prompt_tokens)
+            chosen, cached_tokens = takers[index], views[index].cached_tokens
+            chosen.prefixes[model].add(submission.request_ids, prompt, submission.service_class.name, cached_tokens)
             return chosen
 
     def submit(
@@ -216,16 +253,17 @@ class ReplicaSet:
         reservation: Reservation | None = None,
     ) -> CallRecord:
         """As `WorkerRequests.submit`, at the best replica."""
-        keys = _keys_of(submissions[0])  # before the lock, as it takes a millisecond for a long prompt
+        prompt = PromptPrefix(submissions[0])  # before the lock, as it takes a millisecond for a long prompt
         with self.lock:
             if self.closed:
                 raise EngineError("the engine is closed")
-            chosen = self._choose(model, submissions[0], keys)
+            chosen = self._choose(model, submissions[0], prompt)
             if chosen is None:
                 raise EngineUnavailable(f"no worker serves {model} at the moment")
             if reservation is not None and not chosen.queues[model].holds(reservation):
                 reservation.release()
                 reservation = None
+            self._retries.add(sum(len(each.request_ids) for each in submissions))
             return chosen.requests.submit(model, submissions, sink, on_answer, reservation)
 
     def pause(self, model: str, request_ids: Sequence[str]) -> None:
@@ -284,11 +322,22 @@ class ReplicaSet:
         self.changed.notify_all()
 
     def on_lost(self, replica: Replica) -> None:
-        """A worker has ended: others get its requests."""
+        """A worker has ended: others get its requests, within the budget of retries where it did not drain."""
         with self.lock:
+            if not replica.draining:
+                self._end_beyond_budget(replica)
             self._move(replica)
             if kept := len(replica.requests):
                 logger.warning("%d requests of %s wait for a worker", kept, replica.name)
+
+    def _end_beyond_budget(self, lost: Replica) -> None:
+        """End what may not be computed again. Higher classes go first and, of one class, streams that have begun:
+        clients cannot repeat those."""
+        by_urgency = sorted(lost.requests.items(), key=lambda item: _urgency(item[1]))
+        ended = [request_id for request_id, _ in by_urgency if not self._retries.take()]
+        if ended:
+            logger.error("%d requests of %s end: the budget of retries is used up", len(ended), lost.name)
+            lost.requests.fail(ended, "the worker is lost, and the budget of retries is used up")
 
     def close(self, reason: str) -> None:
         """End all requests."""
@@ -300,7 +349,7 @@ class ReplicaSet:
     def check(self) -> None:
         """Assert the invariants."""
         for replica in self.replicas:
-            replica.requests.check()
+            replica.check()
 
     def _queues(self, model: str) -> list[RemoteQueue]:
         with self.lock:
@@ -320,6 +369,5 @@ class ReplicaSet:
         return self.choose(each.record.model, each.remaining())
 
 
-def _keys_of(submission: Submission) -> list[int]:
-    adapter = None if submission.adapter is None else submission.adapter.digest
-    return prefix_keys(submission.token_ids, submission.salt, adapter)
+def _urgency(each: Outstanding) -> tuple[int, bool]:
+    return each.submission.service_class.priority, not each.output

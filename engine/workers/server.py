@@ -35,10 +35,12 @@ from engine.workers.messages import (
     Stats,
     Submit,
     ToWorker,
+    WatchPrefixes,
     decode_to_worker,
     encode,
     refusal,
 )
+from engine.workers.prefix_publishers import PrefixPublishers
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +59,13 @@ class WorkerServer:
         models: Mapping[str, ServedModel],
         writer: FrameSender,
         arrivals: Iterator[int] | None = None,
+        prefixes: PrefixPublishers | None = None,
     ) -> None:
         """`arrivals`: numbers of requests in the order of their arrival, which all clients of an engine share, as its
-        queues are ordered by them. None: it has no other client."""
+        queues are ordered by them. None: it has no other client. `prefixes`: of a worker that publishes its cached
+        blocks."""
         self._core = core
+        self._prefixes = prefixes
         self._models = models
         self._writer = writer
         self._arrivals = itertools.count() if arrivals is None else arrivals
@@ -105,6 +110,8 @@ class WorkerServer:
 
     def abort_all(self) -> None:
         """The client has gone: end its requests."""
+        if self._prefixes is not None:
+            self._prefixes.unwatch(self)
         for task in set(self._preparing.values()):
             task.cancel()
         for name in self._models:
@@ -129,6 +136,9 @@ class WorkerServer:
                     self._core.resume(message.model, message.request_ids)
                 case Abort():
                     self._abort(message)
+                case WatchPrefixes():
+                    if self._prefixes is not None:
+                        self._prefixes.watch(message.model, self, self._send)
                 case Close():
                     raise AssertionError("the reader handles it")
 

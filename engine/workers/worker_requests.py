@@ -240,6 +240,10 @@ class WorkerRequests:
         self.disconnect()
         self.fail_all(reason)
 
+    def fail(self, request_ids: Sequence[str], error: str) -> None:
+        """End these requests with an error, while no worker is connected."""
+        self._fail(request_ids, error)
+
     def fail_all(self, error: str) -> None:
         """End all requests with an error, while no worker is connected."""
         self._fail(list(self._outstanding), error)

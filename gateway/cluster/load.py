@@ -37,7 +37,7 @@ class WorkerLoads:
             here = [each for each in self._set.replicas if each.name in addresses and each.requests.connected]
             if not here:
                 return None
-            requests = sum(_requests(each) for each in here)
+            requests = sum(queue.requests for each in here for queue in each.queues.values())
             wait_s = min(self._wait_s(each) for each in here)
         return Sample(at_s, len(here), requests, wait_s)
 
@@ -59,9 +59,3 @@ class WorkerLoads:
             if service_class is not None:
                 waits.append(queue.predicted_wait(service_class, 1).first_token_ns / 1e9)
         return max(waits, default=0.0)
-
-
-def _requests(replica: Replica) -> int:
-    return sum(
-        load.running_requests + load.waiting_requests for queue in replica.queues.values() for load in queue.reported
-    )

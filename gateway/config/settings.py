@@ -226,6 +226,9 @@ class Settings(BaseSettings):
     """Served name -> its workers: `["tcp://10.0.0.7:9010"]`, `["tcp+dns://workers:9010"]` for all addresses of a name,
     or `["file:///run/turnpike/fleet.json"]`. All models have some, or none has; `models` says where their tokenizers
     are."""
+    replica_routing: Literal["predicted", "least_connections", "round_robin"] = "predicted"
+    """Which worker of a model gets a request. predicted: the earliest first token, by its queue and its prefix cache.
+    least_connections: the fewest requests. round_robin: each in turn."""
     worker_tls: StatedTLS | None = None
     """Certificates between gateways and `turnpike worker`. None: no TLS, which is for loopback alone."""
     speculation: Literal["auto", "off", "ngram", "draft"] = "auto"

@@ -1,5 +1,6 @@
 """Loads the engine that the settings describe: in this process, in one of its own, or on workers."""
 
+import hmac
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from engine.workers.tls import TLSFiles, client_context
 from engine.workers.unix_address import UnixAddress
 from engine.workers.worker_engine import WorkerEngine
 from gateway.config.engine_classes import engine_classes_of
+from gateway.config.pepper import load_pepper
 from gateway.config.settings import Settings
 from gateway.config.worker_tls import StatedTLS
 from gateway.errors import OperatorError
@@ -77,6 +79,16 @@ def tls_files(stated: StatedTLS) -> TLSFiles:
     return TLSFiles(stated.certificate, stated.key, stated.ca)
 
 
+def shared_salt_key(settings: Settings) -> bytes:
+    """The key of the salts of tenants' prefix caches, the same in all gateways with one pepper: on workers that they
+    share, each finds the prefixes that the others have sent. It does not tell the pepper.
+
+    Raises:
+        UnusablePepper: as `load_pepper`.
+    """
+    return hmac.digest(load_pepper(settings), b"salts of prefix caches", "sha256")
+
+
 def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfig) -> ReplicaEngine:
     """The engine of the settings' workers.
 
@@ -97,7 +109,8 @@ def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfi
     addresses = [parse_address(each) for each in stated if each.startswith(("tcp://", "unix:"))]
     if context is None and (exposed := next((each for each in addresses if not each.is_local), None)):
         raise OperatorError(f"replicas: {exposed} is on another machine: set worker_tls")
-    return ReplicaEngine(models, settings.replicas, config, context)
+    config = replace(config, salt_key=shared_salt_key(settings))
+    return ReplicaEngine(models, settings.replicas, config, context, routing=settings.replica_routing)
 
 
 def load_engine(settings: Settings, report: Report) -> Engine | WorkerEngine | ReplicaEngine | None:

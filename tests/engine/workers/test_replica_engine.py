@@ -41,8 +41,8 @@ async def main(engine):
     await listener.listen("127.0.0.1", int(sys.argv[2]), context)
     print(listener.port, flush=True)
     loop = asyncio.get_running_loop()
-    await loop.run_in_executor(None, sys.stdin.readline)  # until it is told to drain
-    await listener.drain(5.0)
+    seconds = await loop.run_in_executor(None, sys.stdin.readline)  # until it is told to drain
+    await listener.drain(float(seconds or 0.0))
     await listener.close()
 
 scheduler = SchedulerConfig(max_running=4)
@@ -78,9 +78,9 @@ class Worker:
             assert pipe is not None
             pipe.close()
 
-    def drain(self) -> None:
+    def drain(self, seconds: float = 5.0) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{seconds}\n")
         self.process.stdin.flush()
 
 
@@ -252,6 +252,36 @@ def state_fleet(path: Path, *workers: Worker) -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps({"workers": [{"address": worker.address} for worker in workers]}))
     new.replace(path)
+
+
+async def test_streams_of_a_drained_worker_are_handed_on_at_its_deadline(
+    here: Engine, there: ReplicaEngine, two: list[Worker]
+) -> None:
+    prompt = PromptInput(PROMPT, LONG)
+    async with there.submit("m", EngineCall([prompt])) as stream:
+        deltas = list(await stream.next_batch())
+        drained = holder(there)
+        worker_of(drained, two).drain(0.0)
+        await wait_for(lambda: not drained.requests.connected)
+        deltas += await all_of(stream)
+    assert essence(deltas) == await answer(here, prompt)
+    assert there.health.replays_total > 0
+
+
+async def test_workers_say_which_prefix_blocks_they_hold(there: ReplicaEngine, two: list[Worker]) -> None:
+    prompt = PromptInput(list(range(3, 90)), SamplingParams(max_tokens=2))
+    held = [replica.prefixes["m"].held for replica in there.set.replicas]
+    await wait_for(lambda: all(each.is_complete for each in held))
+    async with there.submit("m", EngineCall([prompt])) as stream:
+        await all_of(stream)
+    await wait_for(lambda: sum(len(each.hashes) for each in held) == 87 // 16)
+    assert sorted(len(each.hashes) for each in held) == [0, 87 // 16], "the other one has computed nothing"
+    two[0].kill()
+    await wait_for(lambda: not connected(there, two[0].port))
+    await asyncio.to_thread(two[0].start)
+    [again] = [each for each in there.set.replicas if each.name == two[0].address]
+    await wait_for(lambda: "m" in again.prefixes and again.prefixes["m"].held.is_complete)
+    assert not again.prefixes["m"].held.hashes
 
 
 async def test_requests_at_once_are_spread_over_the_workers(there: ReplicaEngine) -> None:

@@ -5,7 +5,7 @@ import pytest
 from engine.request import STANDARD, FinishReason, SamplingParams, TokenDelta, Usage
 from engine.runtime.submission import Submission
 from engine.scheduling.cost import CostCoefficients
-from engine.workers.messages import Abort, Deltas, Draining, Load, Submit, ToWorker
+from engine.workers.messages import Abort, Deltas, Draining, Load, Submit, ToWorker, WatchPrefixes
 from engine.workers.prefix_index import CHUNK_TOKENS, PrefixIndex, prefix_keys
 from engine.workers.replicas import Replica, ReplicaSet
 from tests.support.worker_messages import ready
@@ -128,7 +128,7 @@ def test_an_abort_reaches_the_worker_that_has_the_request_now(two: Two) -> None:
     owner.on_ended()
     released: list[dict[str, Usage]] = []
     two.set.abort(record, ["r1"], lambda usages: released.append(dict(usages)))
-    assert [type(message) for message in two.sent[other.name]] == [Submit, Abort]
+    assert [type(message) for message in two.sent[other.name]] == [WatchPrefixes, Submit, Abort]
     other.on_ended()
     assert released == [{"r1": Usage(3, 0)}]
     assert not len(two.set)
@@ -148,7 +148,7 @@ def test_a_draining_worker_and_another_version_get_nothing(two: Two) -> None:
 
 def test_a_reservation_moves_with_its_request(two: Two) -> None:
     prompt = list(range(90)) * 10
-    two.b.prefixes["m"].add(prefix_keys(prompt, b"", None))
+    two.b.prefixes["m"].sent.add(prefix_keys(prompt, b"", None))
     with two.a.queues["m"].reserve("standard") as reservation:
         two.set.submit("m", [submission(1, prompt)], two.delivered.extend, lambda error: None, reservation)
         assert len(two.calls("b")) == 1
