@@ -193,7 +193,8 @@ def test_a_removed_worker_stays_until_its_requests_have_ended() -> None:
     assert not busy.closed
     with pytest.raises(EngineUnavailable):
         world.set.reserve("other", "standard")
-    busy.worker.receive()
+    while busy.worker.to_worker:
+        busy.worker.receive()
     for _ in range(ANSWER_TOKENS):
         busy.worker.step()
     while busy.worker.to_client:
