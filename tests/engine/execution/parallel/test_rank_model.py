@@ -1,0 +1,53 @@
+"""The ranks of every family compute what one process does, in float32."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.checkpoints.checkpoint import open_checkpoint
+from engine.execution.parallel.shards import ParallelSizes
+from engine.models.config import UnsupportedCheckpoint
+from kernels.arrays import int_array
+from kernels.delta import StateRows
+from kernels.host import StepRows
+from tests.support.rank_threads import RankThreads, load_whole
+from tests.support.tiny_families import FAMILIES
+from tests.support.tiny_tokenizer import VOCAB_SIZE
+
+SIZES = {"tp2": ParallelSizes(2), "tp4": ParallelSizes(4), "pp2": ParallelSizes(1, 2), "tp2-pp2": ParallelSizes(2, 2)}
+REFUSED = {
+    "gemma4_shared": "layer 3 attends to the KV of layer",
+    "qwen3_next": "stage 0 has no layer with attention",
+    "qwen3_5_moe": "stage 0 has no layer with attention",
+}
+"""Families whose tiny model cannot be cut into two stages."""
+
+
+@pytest.mark.parametrize("cut", SIZES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps(family: str, cut: str, tiny_folders: dict[str, Path]) -> None:
+    """A chunk of a prompt, a decode step and the next chunk."""
+    source, sizes = open_checkpoint(tiny_folders[family]), SIZES[cut]
+    if sizes.stages > 1 and family in REFUSED:
+        with pytest.raises(UnsupportedCheckpoint, match=f"pipeline_parallel: .*{REFUSED[family]}"):
+            RankThreads(source, sizes)
+        return
+    model, ranks = load_whole(source), RankThreads(source, sizes)
+    prompt = np.random.default_rng(0).integers(0, VOCAB_SIZE, 40)
+    kv, _ = model.allocate_kv(4), ranks.on_all(lambda rank: rank.allocate_kv(4))
+    states = None
+    if model.config.linear is not None:
+        memory, _ = model.allocate_states(1), ranks.on_all(lambda rank: rank.allocate_states(1))
+        states = StateRows(memory, int_array([0]), int_array([0]), np.empty((0, 3), np.int64))
+    for first, last in ((0, 37), (37, 38), (38, 40)):
+        tokens = prompt[first:last]
+        rows = StepRows(int_array([[1, 3, 2, 0]]), int_array([last - first]), int_array([last]), states)
+        expected = model.forward(tokens, rows, kv)
+        hidden = ranks.on_all(lambda rank, tokens=tokens, rows=rows: rank.forward(tokens, rows, None))[0]  # type: ignore[misc]
+        np.testing.assert_allclose(hidden, expected, atol=2e-4, rtol=2e-4)
+        logits = ranks.on_all(lambda rank, hidden=hidden: rank.logits(hidden.copy()))  # type: ignore[misc]
+        np.testing.assert_allclose(logits[0], model.logits(expected), atol=1e-3, rtol=1e-3)
+        assert all(each is None for each in logits[1:])
+    assert ranks.models[0].expert_tokens.tolist() == model.expert_tokens.tolist()
+    ranks.close()
