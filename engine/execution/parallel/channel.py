@@ -2,6 +2,7 @@
 
 import socket
 import struct
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -14,7 +15,8 @@ _HEAD = struct.Struct("<4q")
 
 
 class Call(IntEnum):
-    """Of rank 0: methods of `RankModel`, and `LOAD`. Of the others: `READY` after a load, `FAILED` with a message."""
+    """Of rank 0: methods of `RankModel`, `LOAD` and `PING`. Of the others: `READY` after a load, `FAILED` with a
+    message, and `PONG`, also during a step."""
 
     LOAD = 1
     ALLOCATE_KV = 2
@@ -29,6 +31,8 @@ class Call(IntEnum):
     LOGITS = 11
     READY = 12
     FAILED = 13
+    PING = 14
+    PONG = 15
 
 
 class ChannelEnded(Exception):
@@ -51,21 +55,28 @@ class Frame:
 
 
 class Channel:
-    """One side of a connection. Frames are sent by one thread, and received by one."""
+    """One side of a connection. Frames are received by one thread."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._sending = threading.Lock()
 
     def send(self, encoded: bytes) -> None:
-        """Send an encoded frame.
+        """Send an encoded frame. On any thread.
 
         Raises:
             ChannelEnded: the other side has gone, or has read nothing for the connection's timeout.
         """
         try:
-            self._connection.sendall(encoded)
+            with self._sending:
+                self._connection.sendall(encoded)
         except OSError as error:
             raise ChannelEnded(str(error)) from error
+
+    def try_send(self, encoded: bytes) -> None:
+        """Send a short frame if it can be sent at once."""
+        with suppress(OSError):
+            self._connection.send(encoded, socket.MSG_DONTWAIT)
 
     def receive(self) -> Frame:
         """Wait for a frame.

@@ -59,7 +59,11 @@ def main() -> None:
 def _receive(channel: Channel, frames: "queue.SimpleQueue[Frame]") -> None:
     try:
         while True:
-            frames.put(channel.receive())
+            frame = channel.receive()
+            if frame.call is Call.PING:
+                channel.send(Frame(Call.PONG).encoded())
+            else:
+                frames.put(frame)
     except ChannelEnded:
         os._exit(0)
 

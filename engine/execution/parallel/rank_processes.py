@@ -69,6 +69,7 @@ class RankProcesses:
         self._lock = threading.Lock()
         self._answers: queue.SimpleQueue[Place | None] = queue.SimpleQueue()
         self._models = 0
+        self._responding: set[Place] = set()
         self._store = open_store(0, is_master=True, timeout_s=timeout_s)
         settings: dict[str, Any] = {
             "tensor": sizes.tensor,
@@ -151,15 +152,24 @@ class RankProcesses:
         try:
             rank.channel.send(encoded)
         except ChannelEnded as error:
-            raise self.failure(error, rank) from error
+            raise self.failure(error) from error
 
-    def failure(self, error: Exception, rank: _Rank | None = None) -> RankLost:
-        """Why a call failed on this rank: the end of another one, if one ends. The ranks have stopped then."""
+    def failure(self, error: Exception) -> RankLost:
+        """Why a call failed on this rank: another one has ended, or does not respond, as far as is known after
+        `_BLAME_SECONDS`. All ranks are ended."""
+        self._responding.clear()
+        for rank in self._ranks:
+            rank.channel.try_send(Frame(Call.PING).encoded())
         until_s = time.monotonic() + _BLAME_SECONDS
         while self._lost is None and time.monotonic() < until_s:
             time.sleep(0.01)
-        name = "a rank" if rank is None else f"{rank.place.name}, process {rank.process.pid},"
-        return self._lose(RankLost(f"{name} did not take part in a step within {self._timeout_s:g} s: {error}"))
+        silent = [
+            f"{rank.place.name}, process {rank.process.pid}"
+            for rank in self._ranks
+            if rank.place not in self._responding
+        ]
+        blamed = f"{'; '.join(silent)}: no response" if silent else "no rank has ended, and all respond"
+        return self._lose(RankLost(f"a call failed on rank 0 (timeout {self._timeout_s:g} s). {blamed}: {error}"))
 
     def close(self) -> None:
         """End the processes; returns when they have ended. Idempotent."""
@@ -197,6 +207,8 @@ class RankProcesses:
                 frame = rank.channel.receive()
                 if frame.call is Call.READY:
                     self._answers.put(rank.place)
+                elif frame.call is Call.PONG:
+                    self._responding.add(rank.place)
                 else:
                     reason = f": {frame.data.decode()}"
         except ChannelEnded:

@@ -24,8 +24,8 @@ REFUSED = {
 """Families whose tiny model cannot be cut into two stages."""
 
 
-@pytest.mark.parametrize("cut", SIZES)
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cut", SIZES)
 def test_steps(family: str, cut: str, tiny_folders: dict[str, Path]) -> None:
     """A chunk of a prompt, a decode step and the next chunk."""
     source, sizes = open_checkpoint(tiny_folders[family]), SIZES[cut]
