@@ -33,6 +33,7 @@ class Call(IntEnum):
     FAILED = 13
     PING = 14
     PONG = 15
+    DRAW = 16
 
 
 class ChannelEnded(Exception):

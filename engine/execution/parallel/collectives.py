@@ -120,6 +120,15 @@ class RankCollective:
         """Fill a contiguous tensor with that of rank 0, on all ranks."""
         self._world.broadcast(tensor)
 
+    @property
+    def vocabulary(self) -> range:
+        """The token ids whose logits this rank computes."""
+        return self._place.vocabulary(self._vocab_size)
+
+    def gather(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The tensors of all ranks, of equal shapes, on rank 0; nothing on the others."""
+        return self._world.gather(tensor)
+
     def gather_logits(self, logits: Tensor) -> Tensor | None:
         """The logits [T, V] on rank 0, in contiguous rows, from each rank's of its part of the vocabulary; None on
         the others."""

@@ -13,14 +13,14 @@ from engine.execution.parallel.channel import Call, Frame
 from engine.execution.parallel.rank_model import RankModel
 from engine.execution.parallel.rank_processes import RankProcesses
 from engine.execution.parallel.shards import places
-from engine.execution.parallel.step_words import step_words
+from engine.execution.parallel.step_words import draw_words, step_words
 from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel
 from kernels.adapter_sizes import check_adapter
 from kernels.adapters import AdapterWeights
-from kernels.arrays import Array, Floats, Ints, int_array
+from kernels.arrays import Array, Flags, Floats, Ints, int_array
 from kernels.cpu.torch_host import TorchHost
-from kernels.host import StepRows
+from kernels.host import HostColumns, StepRows
 
 if TYPE_CHECKING:
     from kernels.ops import Ops
@@ -83,6 +83,13 @@ class ParallelModel:
         assert logits is not None, "rank 0 gathers the logits"
         return logits
 
+    def draw(self, hidden: Array, columns: HostColumns) -> tuple[Ints, Flags]:
+        """See `engine.models.host_model.DrawsTokens`."""
+        words, data = draw_words(hidden, columns)
+        drawn = self.on_all(Call.DRAW, words, lambda: self._part.draw(hidden, columns), data)
+        assert drawn is not None, "rank 0 knows what all have drawn"
+        return drawn
+
     def allocate_adapters(self, slots: int) -> None:
         self.on_all(Call.ALLOCATE_ADAPTERS, int_array([slots]), lambda: self._part.allocate_adapters(slots))
 
@@ -100,13 +107,13 @@ class ParallelModel:
             frame = Frame(Call.PUT_ADAPTER, self._number, np.concatenate((int_array([slot]), words)), data)
             self._ranks.send_to(place, frame.encoded())
 
-    def on_all(self, call: Call, words: Ints, here: Callable[[], T]) -> T:
+    def on_all(self, call: Call, words: Ints, here: Callable[[], T], data: bytes = b"") -> T:
         """Make a call on all ranks; `here`: on this one.
 
         Raises:
             RankLost: a rank has ended, or the call failed, whatever the reason.
         """
-        self._ranks.send(Frame(call, self._number, words))
+        self._ranks.send(Frame(call, self._number, words, data))
         try:
             return here()
         except RankLost:

@@ -26,8 +26,9 @@ from engine.execution.parallel.collectives import RankCollective, open_store
 from engine.execution.parallel.rank_model import PartToLoad, RankModel
 from engine.execution.parallel.rank_processes import rank_groups
 from engine.execution.parallel.shards import ParallelSizes, Place
-from engine.execution.parallel.step_words import step_of
+from engine.execution.parallel.step_words import draws_of, step_of
 from engine.models.kv_groups import KVGroups
+from kernels.arrays import Array
 from kernels.cpu.ops import CpuOps
 from kernels.cpu.probe import CpuProfile
 from kernels.exchange import array_of
@@ -109,9 +110,16 @@ class Rank:
             case Call.SETTLE_DRAFTS:
                 model.settle_drafts(words)
             case Call.LOGITS:
-                model.logits(array_of(torch.empty(tuple(words.tolist()), dtype=self._ops.dtype)))
+                model.logits(self._empty(*words.tolist()))
+            case Call.DRAW:
+                shape, columns = draws_of(words, frame.data, model.vocab_size)
+                model.draw(self._empty(*shape), columns)
             case _:
                 raise AssertionError(f"{frame.call!r} is no call of rank 0")
+
+    def _empty(self, rows: int, size: int) -> Array:
+        """Memory for hidden states."""
+        return array_of(torch.empty((rows, size), dtype=self._ops.dtype))
 
     def _loaded(self, description: Mapping[str, Any]) -> RankModel:
         """The part of a model that rank 0 describes: `path`, `weight_cache`, `max_positions`, and the groups of KV of

@@ -1,6 +1,6 @@
 """The part of a model on one rank, with its memory: what every rank runs of a call, rank 0 among them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -14,9 +14,9 @@ from engine.models.sources import WeightSource
 from engine.models.torch_model import TorchModel
 from engine.models.transformer import Transformer
 from kernels.adapters import AdapterWeights
-from kernels.arrays import Array, Floats, Ints
+from kernels.arrays import Array, Flags, Floats, Ints
 from kernels.exchange import array_of, tensor_of
-from kernels.host import StepRows
+from kernels.host import HostColumns, StepRows
 from kernels.ops import Ops
 
 
@@ -60,6 +60,11 @@ class RankModel:
     def expert_tokens(self) -> Ints:
         """As in `HostModel`, of all stages; on rank 0 up to the last step that is complete."""
         return self._expert_tokens
+
+    @property
+    def vocab_size(self) -> int:
+        """Of the whole model."""
+        return self.model.config.vocab_size
 
     def allocate_kv(self, num_blocks: int) -> Array:
         self._kv = self.model.allocate_kv(num_blocks)
@@ -106,6 +111,38 @@ class RankModel:
         self._collective.broadcast(states)
         logits = self._collective.gather_logits(self._transformer.logits(states).float())
         return None if logits is None else array_of(logits)
+
+    @torch.inference_mode()
+    def draw(self, hidden: Array, columns: HostColumns) -> tuple[Ints, Flags] | None:
+        """As in `DrawsTokens`, on rank 0, whose `hidden` all get; None on the others.
+
+        Each rank draws from its own logits, with the noise of their token ids. The one whose sum of logit and noise is
+        the largest has the token that would be drawn from all, so a rank sends one token and its logit for each draw.
+        """
+        states = tensor_of(np.ascontiguousarray(hidden))
+        self._collective.broadcast(states)
+        logits: Floats = array_of(self._transformer.logits(states).float())
+        first = self._collective.vocabulary.start
+        mine = np.arange(first, self._collective.vocabulary.stop)
+        finite = self.model.ops.finite_rows(logits)
+        drawn = self.model.ops.sample_among(logits.copy(), mine, columns)
+        of_drawn = logits[np.arange(len(drawn)), drawn - first]
+        best = np.stack((of_drawn, drawn, finite), axis=1).astype(np.float64)  # exact for token ids, too
+        parts = self._collective.gather(torch.from_numpy(best))
+        if not parts:
+            return None
+        by_rank = np.stack([array_of(part) for part in parts], axis=1)
+        return self._best(by_rank, columns), by_rank[:, :, 2].all(axis=1)
+
+    def _best(self, by_rank: Array, columns: HostColumns) -> Ints:
+        """The tokens [D] of the best ranks, from float64 [D, ranks, 3] of logits, tokens and flags."""
+        logits, tokens = by_rank[:, :, 0].astype(np.float32), by_rank[:, :, 1].astype(np.int64)
+        drawn: Ints = tokens[np.arange(len(tokens)), logits.argmax(axis=1)]
+        for row in np.flatnonzero(columns.noise_scale):  # by the op that draws from all of them
+            one = slice(row, row + 1)
+            of_row = HostColumns(*(getattr(columns, field.name)[one] for field in fields(columns)))
+            drawn[row] = self.model.ops.sample_among(logits[one], tokens[row], of_row)[0]
+        return drawn
 
     def _with_states(self, rows: StepRows) -> StepRows:
         """The rows with this rank's states, between whose slots the step's copies are made, unless they have them."""

@@ -1,17 +1,38 @@
-"""A step as a list of words: int64 numbers, in the order of `_Header`, then the arrays that it counts."""
+"""A step as a list of words: int64 numbers, in the order of `_Header`, then the arrays that it counts. Its draws."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 
-from kernels.arrays import Floats, Ints
+from kernels.arrays import Array, Floats, Ints
 from kernels.delta import StateRows
-from kernels.host import StepRows
+from kernels.host import HostColumns, StepRows
 from kernels.layout import BLOCK_TOKENS
 
 _NONE = -1
 _NO_MEMORY: Floats = np.empty((0, 0, 0), np.float32)
+
+
+def draw_words(hidden: Array, columns: HostColumns) -> tuple[Ints, bytes]:
+    """Draws without thresholds: the shape of their hidden states and their keys, int64; bytes: `inverse_temperature`
+    and `noise_scale`, float32."""
+    words = np.concatenate((np.array(hidden.shape), columns.keys.ravel())).astype(np.int64)
+    return words, np.stack((columns.inverse_temperature, columns.noise_scale)).astype(np.float32).tobytes()
+
+
+def draws_of(words: Ints, data: bytes, vocab_size: int) -> tuple[tuple[int, int], HostColumns]:
+    """The shape of the hidden states, and the columns, of some words and bytes."""
+    draws, size = words[:2].tolist()
+    inverse_temperature, noise_scale = np.frombuffer(data, np.float32).reshape(2, draws)
+    return (draws, size), HostColumns(
+        inverse_temperature=inverse_temperature,
+        noise_scale=noise_scale,
+        top_k=np.full(draws, vocab_size, np.int64),
+        top_p=np.ones(draws, np.float32),
+        min_p=np.zeros(draws, np.float32),
+        keys=words[2:].reshape(draws, 2),
+    )
 
 
 class _Header(NamedTuple):

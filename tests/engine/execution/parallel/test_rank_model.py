@@ -10,7 +10,7 @@ from engine.execution.parallel.shards import ParallelSizes
 from engine.models.config import UnsupportedCheckpoint
 from kernels.arrays import int_array
 from kernels.delta import StateRows
-from kernels.host import StepRows
+from kernels.host import HostColumns, StepRows
 from tests.support.rank_threads import RankThreads, load_whole
 from tests.support.tiny_families import FAMILIES
 from tests.support.tiny_tokenizer import VOCAB_SIZE
@@ -49,5 +49,46 @@ def test_steps(family: str, cut: str, tiny_folders: dict[str, Path]) -> None:
         logits = ranks.on_all(lambda rank, hidden=hidden: rank.logits(hidden.copy()))  # type: ignore[misc]
         np.testing.assert_allclose(logits[0], model.logits(expected), atol=1e-3, rtol=1e-3)
         assert all(each is None for each in logits[1:])
+    columns = _columns(np.random.default_rng(1), len(expected))
+    tokens, finite = ranks.on_all(lambda rank: rank.draw(hidden.copy(), columns))[0] or ((), ())
+    assert list(tokens) == model.ops.sample(logits[0].copy(), columns).tolist()
+    assert all(finite)
     assert ranks.models[0].expert_tokens.tolist() == model.expert_tokens.tolist()
+    ranks.close()
+
+
+def _columns(random: np.random.Generator, draws: int) -> HostColumns:
+    """Of draws with and without noise."""
+    noise_scale = (np.arange(draws) % 2).astype(np.float32)
+    return HostColumns(
+        inverse_temperature=np.where(noise_scale, 0.3, 1).astype(np.float32),
+        noise_scale=noise_scale,
+        top_k=np.full(draws, VOCAB_SIZE, np.int64),
+        top_p=np.ones(draws, np.float32),
+        min_p=np.zeros(draws, np.float32),
+        keys=random.integers(0, 1 << 32, (draws, 2)),
+    )
+
+
+@pytest.mark.parametrize("cut", ["tp2", "tp4"])
+def test_draws_are_those_of_one_process(cut: str, tiny_folders: dict[str, Path]) -> None:
+    """From the same logits: with noise, greedily, with equal logits in several parts, and from numbers that are not
+    finite."""
+    source = open_checkpoint(tiny_folders["llama"])
+    ranks = RankThreads(source, SIZES[cut])
+    random = np.random.default_rng(2)
+    hidden = random.standard_normal((64, source.config.hidden_size)).astype(np.float32)
+    hidden[8:16] = 0  # all logits are equal
+    hidden[20, 3] = np.nan
+    columns = _columns(random, len(hidden))
+    logits = ranks.on_all(lambda rank: rank.logits(hidden.copy()))[0]
+    found = ranks.on_all(lambda rank: rank.draw(hidden.copy(), columns))
+    assert logits is not None
+    assert found[0] is not None
+    assert found[1:] == [None] * (len(found) - 1)
+    tokens, finite = found[0]
+    ops = ranks.models[0].model.ops
+    assert finite.tolist() == ops.finite_rows(logits).tolist() == [row != 20 for row in range(64)]
+    expected = ops.sample(logits.copy(), columns)
+    assert [int(token) for row, token in enumerate(tokens) if row != 20] == np.delete(expected, 20).tolist()
     ranks.close()

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine import Engine, EngineConfig
+from engine.execution.parallel.channel import Call
+from engine.execution.parallel.parallel_model import ParallelModel
 from tests.support.peft_adapters import make_adapter
 from tests.support.rank_engines import LONG_PROMPT, MODEL, REPEATING, SEEDED, answers_of, load_engine
 from tests.support.tiny_families import FAMILIES
@@ -20,7 +23,9 @@ FEW_BLOCKS = {"kv_cache_bytes": 24 * 8192}
 
 @pytest.mark.usefixtures("always_draft")
 @pytest.mark.parametrize(("family", "cut"), CASES, ids=["-".join(case) for case in CASES])
-def test_text(family: str, cut: str, tiny_folders: dict[str, Path], tmp_path: Path) -> None:
+def test_text(
+    family: str, cut: str, tiny_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Chunked prompts, prefix hits, drafts, thresholds, penalties, a grammar, preemptions, an adapter."""
     folder, (tensor, stages) = tiny_folders[family], CUTS[cut]
     settings = FEW_BLOCKS if family == "llama" else {}
@@ -31,6 +36,10 @@ def test_text(family: str, cut: str, tiny_folders: dict[str, Path], tmp_path: Pa
     with load_engine(folder, **settings) as engine:
         expected = answers_of(engine, adapter)
     with load_engine(folder, **settings, tensor_parallel=tensor, pipeline_parallel=stages) as engine:
+        calls = _recorded(monkeypatch)
+        engine.generate(MODEL, [REPEATING], SEEDED)
+        assert Call.DRAW in calls
+        assert Call.LOGITS not in calls, "logits are gathered for draws without thresholds"
         answers = answers_of(engine, adapter)
         stats = engine.stats()[MODEL]
     assert answers == expected
@@ -39,6 +48,19 @@ def test_text(family: str, cut: str, tiny_folders: dict[str, Path], tmp_path: Pa
     assert stats.preemptions_total > 0 or family != "llama"
     assert adapter is None or expected["adapter"][0] != expected["adapter"][1]
     assert all(expected[name] for name in expected if name != "adapter")
+
+
+def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """The calls on all ranks from now on."""
+    calls: list[Call] = []
+    on_all = ParallelModel.on_all
+
+    def record(model: ParallelModel, call: Call, *arguments: Any) -> Any:
+        calls.append(call)
+        return on_all(model, call, *arguments)
+
+    monkeypatch.setattr(ParallelModel, "on_all", record)
+    return calls
 
 
 @pytest.mark.usefixtures("always_draft")
