@@ -132,7 +132,8 @@ class RankModel:
         if not parts:
             return None
         by_rank = np.stack([array_of(part) for part in parts], axis=1)
-        return self._best(by_rank, columns), by_rank[:, :, 2].all(axis=1)
+        sound: Flags = np.min(by_rank[:, :, 2], axis=1) > 0
+        return self._best(by_rank, columns), sound
 
     def _best(self, by_rank: Array, columns: HostColumns) -> Ints:
         """The tokens [D] of the best ranks, from float64 [D, ranks, 3] of logits, tokens and flags."""

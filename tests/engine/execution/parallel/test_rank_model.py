@@ -50,8 +50,10 @@ def test_steps(family: str, cut: str, tiny_folders: dict[str, Path]) -> None:
         np.testing.assert_allclose(logits[0], model.logits(expected), atol=1e-3, rtol=1e-3)
         assert all(each is None for each in logits[1:])
     columns = _columns(np.random.default_rng(1), len(expected))
-    tokens, finite = ranks.on_all(lambda rank: rank.draw(hidden.copy(), columns))[0] or ((), ())
-    assert list(tokens) == model.ops.sample(logits[0].copy(), columns).tolist()
+    drawn = ranks.on_all(lambda rank: rank.draw(hidden.copy(), columns))[0]
+    assert drawn is not None
+    tokens, finite = drawn
+    assert tokens.tolist() == model.ops.sample(logits[0].copy(), columns).tolist()
     assert all(finite)
     assert ranks.models[0].expert_tokens.tolist() == model.expert_tokens.tolist()
     ranks.close()
