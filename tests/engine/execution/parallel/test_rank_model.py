@@ -4,15 +4,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as BlockType
 
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.execution.parallel.shards import ParallelSizes
 from engine.models.config import UnsupportedCheckpoint
+from engine.models.sources import WeightSource
 from kernels.arrays import int_array
 from kernels.delta import StateRows
 from kernels.host import HostColumns, StepRows
+from tests.engine.models.quantization.folders import CASES, Case, write
+from tests.engine.models.tiny_gguf import make_gguf
 from tests.support.rank_threads import RankThreads, load_whole
 from tests.support.tiny_families import FAMILIES
+from tests.support.tiny_models import make_checkpoint
 from tests.support.tiny_tokenizer import VOCAB_SIZE
 
 SIZES = {"tp2": ParallelSizes(2), "tp4": ParallelSizes(4), "pp2": ParallelSizes(1, 2), "tp2-pp2": ParallelSizes(2, 2)}
@@ -33,6 +38,29 @@ def test_steps(family: str, cut: str, tiny_folders: dict[str, Path]) -> None:
         with pytest.raises(UnsupportedCheckpoint, match=f"pipeline_parallel: .*{REFUSED[family]}"):
             RankThreads(source, sizes)
         return
+    _compare_steps(source, sizes)
+
+
+@pytest.mark.parametrize("cut", ["tp4", "tp2-pp2"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_steps_with_quantised_weights(case: Case, cut: str, tmp_path: Path) -> None:
+    """They are expanded before they are cut, so that groups and scales need not be."""
+    folder = make_checkpoint(tmp_path / "plain", "llama", hidden_size=256, intermediate_size=384, head_dim=64)
+    write(tmp_path / "quantised", folder, case)
+    _compare_steps(open_checkpoint(tmp_path / "quantised"), SIZES[cut])
+
+
+@pytest.mark.parametrize("cut", ["tp2", "tp4"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
+def test_steps_of_gguf_files(family: str, cut: str, tiny_folders: dict[str, Path], tmp_path: Path) -> None:
+    """Value heads of delta nets are in another order there."""
+    path = make_gguf(tmp_path / "tiny.gguf", tiny_folders[family], BlockType.Q8_0)
+    source = open_checkpoint(path)
+    assert source.config.linear is None or source.config.linear.tiled
+    _compare_steps(source, SIZES[cut])
+
+
+def _compare_steps(source: WeightSource, sizes: ParallelSizes) -> None:
     model, ranks = load_whole(source), RankThreads(source, sizes)
     prompt = np.random.default_rng(0).integers(0, VOCAB_SIZE, 40)
     kv, _ = model.allocate_kv(4), ranks.on_all(lambda rank: rank.allocate_kv(4))
