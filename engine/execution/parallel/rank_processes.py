@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 120.0
 """Maximum time of the start of a rank's process: it imports torch, on a machine that may be busy."""
 _EXIT_SECONDS = 5.0
+_CAUSE_SECONDS = 0.3
+"""Time by which the end of a process precedes those of others that it makes fail."""
 _BLAME_SECONDS = 2.0
 """Time in which the end of a process becomes known after a collective with it has failed."""
 
@@ -212,7 +214,8 @@ class RankProcesses:
                 else:
                     reason = f": {frame.data.decode()}"
         except ChannelEnded:
-            pass
+            if reason:  # perhaps it failed because of another one, whose end is known by then
+                time.sleep(_CAUSE_SECONDS)
         if not self._closed:
             self._lose(RankLost(f"{rank.place.name}, process {rank.process.pid}, {rank.end_of()}{reason}"))
 

@@ -50,11 +50,11 @@ async def until_gone(engine: Engine, seconds: float) -> float:
     return time.monotonic() - begun_s
 
 
-async def broken_by(engine: Engine, number: signal.Signals) -> str:
-    """The error of a stream during whose steps rank 1 gets a signal."""
+async def broken_by(engine: Engine, number: signal.Signals, rank: int = 1) -> str:
+    """The error of a stream during whose steps a rank gets a signal."""
     stream = engine.stream(MODEL, REPEATING, ENDLESS)
     await anext(stream)
-    os.kill(ranks_of(engine)[0], number)
+    os.kill(ranks_of(engine)[rank - 1], number)
     with pytest.raises(EngineError) as raised:
         await collect(stream, 1)
     return str(raised.value)
@@ -69,6 +69,18 @@ def test_a_killed_rank_ends_the_engine_at_once(engine: Engine) -> None:
     asyncio.run(until_gone(engine, 5))
     with pytest.raises(EngineError):
         engine.generate(MODEL, [REPEATING], GREEDY)
+
+
+@pytest.mark.parametrize("sizes", [(4, 1), (2, 2)], ids=["tp4", "tp2-pp2"])
+def test_of_several_ranks_the_killed_one_is_named(sizes: tuple[int, int], tiny_folders: dict[str, Path]) -> None:
+    """The others fail because of it."""
+    tensor, stages = sizes
+    with load_engine(tiny_folders["llama"], tensor_parallel=tensor, pipeline_parallel=stages) as engine:
+        processes = ranks_of(engine)
+        message = asyncio.run(broken_by(engine, signal.SIGKILL, rank=3))
+        assert re.search(rf"rank 3 of 4 \(.*\), process {processes[2]}, was ended by SIGKILL", message)
+        engine.close()
+        assert not any(map(is_there, processes))
 
 
 def test_a_rank_that_ends_between_steps_ends_the_engine(engine: Engine) -> None:
