@@ -15,8 +15,8 @@ _HEAD = struct.Struct("<4q")
 
 
 class Call(IntEnum):
-    """Of rank 0: methods of `RankModel`, `LOAD` and `PING`. Of the others: `READY` after a load, `FAILED` with a
-    message, and `PONG`, also during a step."""
+    """Of rank 0: `JOIN`, when all processes have started; `LOAD`; methods of `RankModel`; and `PING`. Of the others:
+    `READY` after their start and each load, `FAILED` with a message, and `PONG`, also during a step."""
 
     LOAD = 1
     ALLOCATE_KV = 2
@@ -34,6 +34,7 @@ class Call(IntEnum):
     PING = 14
     PONG = 15
     DRAW = 16
+    JOIN = 17
 
 
 class ChannelEnded(Exception):

@@ -22,7 +22,7 @@ import torch
 from engine.checkpoints.checkpoint import open_checkpoint
 from engine.execution.parallel.adapter_words import adapter_of
 from engine.execution.parallel.channel import Call, Channel, ChannelEnded, Frame
-from engine.execution.parallel.collectives import RankCollective, open_store
+from engine.execution.parallel.collectives import GlooGroup, RankCollective, open_store
 from engine.execution.parallel.rank_model import PartToLoad, RankModel
 from engine.execution.parallel.rank_processes import rank_groups
 from engine.execution.parallel.shards import ParallelSizes, Place
@@ -79,12 +79,17 @@ class Rank:
         dtype, threads = getattr(torch, settings["dtype"]), settings["threads"]
         torch.set_num_threads(threads)
         self._ops = CpuOps(CpuProfile(dtype, threads, settings["products"], settings["min_rows"], {}))
-        store = open_store(settings["port"], is_master=False, timeout_s=settings["timeout_s"])
+        self._timeout_s = settings["timeout_s"]
+        self._store = open_store(settings["port"], is_master=False, timeout_s=self._timeout_s)
+        self._world: GlooGroup
+        self._stage: GlooGroup | None = None
         channel.send(Frame(Call.READY).encoded())
-        self._world, self._stage = rank_groups(store, self._place, settings["timeout_s"])
 
     def carry_out(self, frame: Frame) -> None:
         """Carry out one call of rank 0."""
+        if frame.call is Call.JOIN:
+            self._world, self._stage = rank_groups(self._store, self._place, self._timeout_s)
+            return
         if frame.call is Call.LOAD:
             self._models[frame.model] = self._loaded(json.loads(frame.data))
             self._channel.send(Frame(Call.READY).encoded())

@@ -85,7 +85,8 @@ class RankProcesses:
             name = f"turnpike-rank-{rank.place.rank}"
             threading.Thread(target=self._listen, args=(rank,), name=name, daemon=True).start()
         try:
-            self.await_ready()  # they have imported what they need: what follows takes milliseconds
+            self.await_ready()  # they have imported what they need: joining takes milliseconds
+            self.send(Frame(Call.JOIN))
             self._world, self._stage = self._groups()
         except BaseException:
             self.close()

@@ -15,16 +15,18 @@ import pytest
 
 from engine import Engine, EngineError, SamplingParams
 from engine.completion import collect
+from engine.config import COLLECTIVE_TIMEOUT_SECONDS
 from tests.support.rank_engines import GREEDY, MODEL, REPEATING, load_engine
 
 ROOT = Path(__file__).parents[4]
 TIMEOUT_S = 3.0
+"""Of the rank that hangs; the others have the usual one."""
 ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=400)
 
 
 @pytest.fixture
 def engine(tiny_folders: dict[str, Path]) -> Iterator[Engine]:
-    with load_engine(tiny_folders["llama"], tensor_parallel=2, collective_timeout_seconds=TIMEOUT_S) as loaded:
+    with load_engine(tiny_folders["llama"], tensor_parallel=2) as loaded:
         yield loaded
 
 
@@ -64,9 +66,9 @@ def test_a_killed_rank_ends_the_engine_at_once(engine: Engine) -> None:
     [process] = ranks_of(engine)
     begun_s = time.monotonic()
     message = asyncio.run(broken_by(engine, signal.SIGKILL))
-    assert time.monotonic() - begun_s < TIMEOUT_S
+    assert time.monotonic() - begun_s < COLLECTIVE_TIMEOUT_SECONDS / 2
     assert re.search(rf"rank 1 of 2 \(part 1 of stage 0\), process {process}, was ended by SIGKILL", message)
-    asyncio.run(until_gone(engine, 5))
+    asyncio.run(until_gone(engine, 15))
     with pytest.raises(EngineError):
         engine.generate(MODEL, [REPEATING], GREEDY)
 
@@ -85,15 +87,16 @@ def test_of_several_ranks_the_killed_one_is_named(sizes: tuple[int, int], tiny_f
 
 def test_a_rank_that_ends_between_steps_ends_the_engine(engine: Engine) -> None:
     os.kill(ranks_of(engine)[0], signal.SIGKILL)
-    asyncio.run(until_gone(engine, 5))
+    asyncio.run(until_gone(engine, 15))
 
 
-def test_a_rank_that_hangs_is_given_up_and_named(engine: Engine) -> None:
-    [process] = ranks_of(engine)
-    message = asyncio.run(broken_by(engine, signal.SIGSTOP))
+def test_a_rank_that_hangs_is_given_up_and_named(tiny_folders: dict[str, Path]) -> None:
+    settings = {"tensor_parallel": 2, "collective_timeout_seconds": TIMEOUT_S}
+    with load_engine(tiny_folders["llama"], **settings) as engine:
+        [process] = ranks_of(engine)
+        message = asyncio.run(broken_by(engine, signal.SIGSTOP))
     assert f"rank 1 of 2 (part 1 of stage 0), process {process}: no response" in message
     assert f"timeout {TIMEOUT_S:g} s" in message
-    engine.close()
     assert not is_there(process)
 
 
@@ -140,7 +143,7 @@ while True:
         process.kill()
         process.communicate()
     assert len(ranks) == 1
-    until_s = time.monotonic() + 10
+    until_s = time.monotonic() + 20
     while any(map(is_there, ranks)):
         assert time.monotonic() < until_s, "a rank outlives its engine"
         time.sleep(0.02)
