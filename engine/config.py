@@ -25,6 +25,10 @@ ADAPTER_CACHE_BYTES = 512 << 20
 ADAPTER_WAIT_SECONDS = 30.0
 ADAPTER_WAIT_NS = int(1e9 * ADAPTER_WAIT_SECONDS)
 
+COLLECTIVE_TIMEOUT_SECONDS = 30.0
+MAX_RANKS = 64
+"""Bound on the processes of an engine."""
+
 DType = Literal["auto", "bfloat16", "float32"]
 Device = Literal["auto", "cpu", "cuda"]
 KVDtype = Literal["auto", "fp8", "int8"]
@@ -161,6 +165,13 @@ class EngineConfig:
     """Host memory of each model for adapters that have been read and have no slot."""
     adapter_wait_seconds: float = ADAPTER_WAIT_SECONDS
     """Time after which a request fails whose adapter is not resident."""
+    tensor_parallel: int | Literal["auto"] = 1
+    """Processes that compute each layer together, each with some of its heads and inner dimensions. auto: the fewest
+    devices whose memory holds the models."""
+    pipeline_parallel: int = 1
+    """Stages of layers, one after the other, each of which as many processes as `tensor_parallel` compute."""
+    collective_timeout_seconds: float = COLLECTIVE_TIMEOUT_SECONDS
+    """Time after which the engine ends if one of these processes does not take part in a step."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.draft_depth <= MOST_DRAFTS:
@@ -178,6 +189,12 @@ class EngineConfig:
         for model, draft in self.drafts.items():
             if draft in self.drafts:
                 raise ValueError(f"{draft} cannot draft for {model}: it is drafted for itself")
+        tensor = 1 if self.tensor_parallel == "auto" else self.tensor_parallel
+        if min(tensor, self.pipeline_parallel) < 1 or tensor * self.pipeline_parallel > MAX_RANKS:
+            ranks = f"tensor_parallel {self.tensor_parallel}, pipeline_parallel {self.pipeline_parallel}"
+            raise ValueError(f"{ranks}: must be at least 1, and together at most {MAX_RANKS} processes")
+        if not 0.0 < self.collective_timeout_seconds < float("inf"):
+            raise ValueError(f"collective_timeout_seconds must be positive, got {self.collective_timeout_seconds}")
         if not 0.0 < self.step_timeout_seconds < float("inf"):
             raise ValueError(f"step_timeout_seconds must be positive, got {self.step_timeout_seconds}")
 

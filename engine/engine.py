@@ -5,7 +5,7 @@ import itertools
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from engine.adapters.source import AdapterSource
 from engine.completion import Completion, Prompt, collect, is_chat, token_ids_of
@@ -21,6 +21,7 @@ from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.model_loading import LoadProgress, load
 from engine.runtime.output_stream import OutputStream
+from engine.runtime.ranks import parallel_sizes, start_ranks, threads_of_rank
 from engine.runtime.request_handle import RequestHandle
 from engine.runtime.reservation import Reservation
 from engine.runtime.streams import AbortListener, OutputDispatchers
@@ -28,6 +29,11 @@ from engine.runtime.submission import Submitter, choices_of, requests_of
 from engine.runtime.thread import EngineThread
 from engine.scheduling.stats import SchedulerStats
 from kernels.dispatch import select_ops, takes_gpu
+
+if TYPE_CHECKING:
+    from engine.execution.parallel.rank_processes import RankProcesses
+    from kernels.cpu.native_ops import NativeOps
+    from kernels.ops import Ops
 
 
 class Engine:
@@ -42,7 +48,9 @@ class Engine:
         *,
         step_timeout_seconds: float,
         adapter_cache_bytes: int = ADAPTER_CACHE_BYTES,
+        ranks: "RankProcesses | None" = None,
     ) -> None:
+        """`ranks`: those that compute the models with this process."""
         self.models: Mapping[str, ServedModel] = MappingProxyType({m.served.name: m.served for m in models})
         self.hardware = hardware
         """Results and choices of the start-up probe."""
@@ -51,6 +59,9 @@ class Engine:
             thread,
             step_timeout_seconds=step_timeout_seconds,
         )
+        self._ranks = ranks
+        if ranks is not None:
+            ranks.on_lost = self._core.lose
         self._adapter_process = AdapterProcess()
         for model in models:
             if model.served.adapter_slots:
@@ -72,11 +83,12 @@ class Engine:
             UnsupportedCheckpoint: a checkpoint cannot be served; the message names the key or the tensor.
             InsufficientMemory: there is not enough KV memory.
             DeviceUnavailable: the device that the config names cannot be used.
+            RankLost: a process of several that were to compute the models has ended.
         """
         config = config or EngineConfig()
         thread = EngineThread(computes=not takes_gpu(config.device))
         try:
-            loaded, hardware = thread.submit(lambda: _load_all(models, config, progress)).result()
+            loaded, hardware, ranks = thread.submit(lambda: _load_all(models, config, progress)).result()
         except BaseException:
             thread.close()
             raise
@@ -87,6 +99,7 @@ class Engine:
             hardware,
             step_timeout_seconds=config.step_timeout_seconds,
             adapter_cache_bytes=config.adapter_cache_bytes,
+            ranks=ranks,
         )
 
     def start(self) -> None:
@@ -100,6 +113,8 @@ class Engine:
         if not self._closed:
             self._closed = True
             self._core.close()
+            if self._ranks is not None:
+                self._ranks.close()
             self._adapter_process.close()
             for served in self.models.values():
                 if served.grammars is not None:
@@ -231,21 +246,44 @@ async def _deltas(stream: OutputStream) -> AsyncGenerator[TextDelta]:
 
 def _load_all(
     models: Mapping[str, Path | str], config: EngineConfig, progress: LoadProgress | None
-) -> tuple[list[LoadedModel], dict[str, str | int | float]]:
+) -> tuple[list[LoadedModel], dict[str, str | int | float], "RankProcesses | None"]:
     """Load all models. Runs on the engine thread."""
-    dtype = None if config.dtype == "auto" else config.dtype
-    ops = select_ops(dtype, config.threads, config.device, config.kv_dtype)
+    sizes = parallel_sizes(models, config)
+    dtype, threads = None if config.dtype == "auto" else config.dtype, threads_of_rank(config, sizes)
+    ops = select_ops(dtype, threads, config.device, config.kv_dtype, native=sizes.ranks == 1)
+    ranks = start_ranks(sizes, ops.describe(), config)
+    try:
+        loaded = _load_each(models, ops, config, progress, ranks)
+    except BaseException:
+        if ranks is not None:
+            ranks.close()
+        raise
+    described = {f"kv memory of {model.served.name}": str(model.pool) for model in loaded}
+    if ranks is not None:
+        described |= {"tensor parallel": str(sizes.tensor), "pipeline parallel": str(sizes.stages)}
+    return loaded, ops.describe() | described, ranks
+
+
+def _load_each(
+    models: Mapping[str, Path | str],
+    ops: "NativeOps | Ops",
+    config: EngineConfig,
+    progress: LoadProgress | None,
+    ranks: "RankProcesses | None",
+) -> list[LoadedModel]:
+    """The models in the order of the mapping. Those that draft are computed by this process alone."""
     loaded: dict[str, LoadedModel] = {}
+    drafting = set(config.drafts.values())
     for name in sorted(models, key=lambda name: name in config.drafts):  # draft models first
         draft = config.drafts.get(name)
         if draft is not None and draft not in models:
             raise ValueError(f"draft model {draft} of {name} is not among the models")
         of_name = None if draft is None else loaded[draft]
+        of_ranks = None if name in drafting else ranks
         try:
-            loaded[name] = load(name, Path(models[name]), ops, config, 1 / len(models), progress, of_name)
+            loaded[name] = load(name, Path(models[name]), ops, config, 1 / len(models), progress, of_name, of_ranks)
         except UnsupportedCheckpoint as error:
             raise type(error)(f"model {name}: {models[name]}: {error}") from error
         except InsufficientMemory as error:
             raise InsufficientMemory(f"model {name}: {error}") from error
-    in_order = [loaded[name] for name in models]
-    return in_order, ops.describe() | {f"kv memory of {model.served.name}": str(model.pool) for model in in_order}
+    return [loaded[name] for name in models]

@@ -44,3 +44,8 @@ class OutOfDeviceMemory(EngineError):
 
 class DeviceLost(EngineError):
     """The device failed and every later step will fail; the process has to be replaced."""
+
+
+class RankLost(DeviceLost):
+    """A process that computes a part of the models has ended, or does not answer. The message names it; the engine
+    ends."""

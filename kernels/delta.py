@@ -5,7 +5,7 @@ heads; Dk and Dv their dimensions; C = 2 Hk Dk + Hv Dv channels of queries, keys
 the convolution.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -56,12 +56,14 @@ class StateRows:
         `settle_drafts` of the model.
     saves: int64 [S, 3]: of each state to save its row, the row's tokens after which it is saved, and the slot for it;
         ordered by row and tokens.
+    copies: int64 [C, 2], the slots from and to which states were copied before the step.
     """
 
     memory: Floats
     slots: Ints
     drafts: Ints
     saves: Ints
+    copies: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
 
     @property
     def drafted(self) -> Ints:

@@ -27,6 +27,8 @@ def select_ops(
     threads: int | None = None,
     device: Device = "auto",
     kv_dtype: KVDtype = "auto",
+    *,
+    native: bool = True,
 ) -> "NativeOps | Ops":
     """The op table for this machine: of its GPU if there is one on which the kernels pass their self-test, unless
     `device` says otherwise.
@@ -36,6 +38,7 @@ def select_ops(
     configured by its start-up probe.
 
     `dtype` None: bfloat16 on a GPU and with the native library, else the probe's choice. `threads`: of the CPU.
+    `native` False: on a CPU torch computes.
     `kv_dtype` auto: KV in the compute dtype. int8, on a GPU or on a CPU with the native library, and fp8 (e4m3), on a
     GPU, take half of the memory.
 
@@ -47,7 +50,7 @@ def select_ops(
     if not takes_gpu(device):
         if kv_dtype == "fp8":
             raise DeviceUnavailable("kv_dtype fp8 needs a GPU: a CPU keeps KV as it is computed, or in int8")
-        if dtype in (None, "bfloat16") and computes_natively():
+        if native and dtype in (None, "bfloat16") and computes_natively():
             return NativeOps(threads or usable_cores(), int8_kv=kv_dtype == "int8")
         if kv_dtype == "int8":
             raise DeviceUnavailable("kv_dtype int8 needs dtype bfloat16, the native library, and AVX2 or more")

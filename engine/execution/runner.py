@@ -14,7 +14,7 @@ from engine.execution.pooling import HostSums, Pooler, embedding_bytes
 from engine.execution.sampler import Draw, Sampler, accepted_drafts, token_logprobs
 from engine.execution.slots import SlotTable
 from engine.execution.states import StepStateRows
-from engine.models.host_model import HostModel
+from engine.models.host_model import DrawsTokens, HostModel
 from engine.request import Fault, TokenLogprob
 from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
 from kernels.adapters import AdapterWeights, PackedAdapter
@@ -159,6 +159,9 @@ class ModelRunner:
         if len(draws) < len(hidden):
             first = len(decoding)
             hidden = hidden[[*range(first), *drawn_at]] if drawn_at else hidden[:first]
+        if isinstance(self._model, DrawsTokens) and (columns := self._sampler.plain_columns(draws)) is not None:
+            tokens, sound = self._model.draw(hidden, columns)
+            return _Drawn(tokens.tolist(), [None] * len(draws), frozenset(), sound.tolist())
         logits = self._model.logits(hidden)
         finite = self._ops.finite_rows(logits).tolist()
         return _Drawn(*self._sampler.sample(logits, draws), finite)

@@ -64,8 +64,26 @@ class Sampler:
 
     def __init__(self, ops: HostOps, slots: SlotTable, vocab_size: int) -> None:
         self._ops, self._slots = ops, slots
-        self._masks = TokenMasks(ops, vocab_size)
+        self._masks, self._vocab_size = TokenMasks(ops, vocab_size), vocab_size
         self._batch: _Batch | None = None
+
+    def plain_columns(self, draws: Sequence[Draw]) -> HostColumns | None:
+        """The columns of draws that depend on the largest sum of logit and noise alone: without thresholds, changes to
+        the logits, grammars and log-probabilities. None: a draw has some."""
+        batch = self._batch_of(draws)
+        if batch.masked or batch.changes is not None or batch.wanted:
+            return None
+        columns = batch.columns
+        if (columns.top_k < self._vocab_size).any() or (columns.top_p < 1).any() or columns.min_p.any():
+            return None
+        return _with_keys(batch)
+
+    def _batch_of(self, draws: Sequence[Draw]) -> _Batch:
+        """The values of these draws, kept until the next ones are others."""
+        batch = self._batch
+        if batch is None or batch.draws is not draws:
+            self._batch = batch = _batch_of(draws, self._slots)
+        return batch
 
     def sample(self, logits: Floats, draws: Sequence[Draw]) -> Drawn:
         """One token for each row of float32 [R, V], with its log-probability where requested. Overwrites `logits`.
@@ -73,9 +91,7 @@ class Sampler:
         Fastest when `draws` is the same list object as in the last call, of requests in the same slots.
         Log-probabilities are the model's own: before grammars, penalties, biases, temperature and thresholds.
         """
-        batch = self._batch
-        if batch is None or batch.draws is not draws:
-            self._batch = batch = _batch_of(draws, self._slots)
+        batch = self._batch_of(draws)
         wanted = batch.wanted
         raw = logits[wanted] if wanted else None
         failed = self._masks.apply(logits, draws) if batch.masked else frozenset()

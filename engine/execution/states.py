@@ -28,5 +28,6 @@ class StepStateRows:
         )
         slots = int_array([row.request.state for row in rows])
         drafts = int_array([len(row.drafts) for row in rows])
-        states = StateRows(self.memory, slots, drafts, np.reshape(int_array(saves), (-1, 3)))
+        copies = np.reshape(int_array(plan.states.copies), (-1, 2))
+        states = StateRows(self.memory, slots, drafts, np.reshape(int_array(saves), (-1, 3)), copies)
         return replace(step_rows, states=states)

@@ -248,8 +248,9 @@ class ModelConfig:
         return sum(map(self.is_linear, range(self.num_layers)))
 
     def of_layers(self, layers: Sequence[int]) -> "ModelConfig":
-        """The model reduced to these layers, in this order. Each has KV of its own."""
-        assert not self.kv_sources, "layers that share KV"
+        """The model reduced to these layers, in this order. A layer that attends to the KV of another one is reduced
+        together with it."""
+        places = {layer: place for place, layer in enumerate(layers)}
         return replace(
             self,
             num_layers=len(layers),
@@ -259,6 +260,7 @@ class ModelConfig:
             linear_layers=tuple(self.linear_layers[layer] for layer in layers) if self.linear_layers else (),
             layer_heads=tuple(self.layer_heads[layer] for layer in layers) if self.layer_heads else (),
             layer_mlp_sizes=tuple(map(self.mlp_size, layers)) if self.layer_mlp_sizes else (),
+            kv_sources=tuple(places[self.kv_sources[layer]] for layer in layers) if self.kv_sources else (),
         )
 
     def _check_heads(self) -> None:

@@ -1,12 +1,12 @@
 """The interface of a model that computes on the CPU."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from engine.models.config import ModelConfig
 from kernels.adapters import AdapterWeights, PackedAdapter
-from kernels.arrays import Array, Floats, Ints
+from kernels.arrays import Array, Flags, Floats, Ints
 from kernels.cpu.native.adapter_packing import ModelLayout
-from kernels.host import HostOps, StepRows
+from kernels.host import HostColumns, HostOps, StepRows
 
 
 class HostModel(Protocol):
@@ -84,6 +84,16 @@ class HostModel(Protocol):
     def put_adapter(self, slot: int, packed: Any | None) -> None:
         """Fill a slot with a packed adapter, or empty it, between steps. A slot that a step's row has must be
         filled."""
+        ...
+
+
+@runtime_checkable
+class DrawsTokens(Protocol):
+    """A `HostModel` whose head is in several processes, each of which draws from its part of the vocabulary."""
+
+    def draw(self, hidden: Array, columns: HostColumns) -> tuple[Ints, Flags]:
+        """Tokens int64 [D], and whether their logits are finite, from hidden states [D, H]: as `HostOps.sample` and
+        `finite_rows` of their `logits`. The columns have no thresholds."""
         ...
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from torch import Tensor, cat
 
+from engine.models.collective import Collective
 from engine.models.config import ModelConfig
 from kernels.ops import LayerInput, LayerInputs, Ops
 
@@ -14,9 +15,15 @@ class LayerEmbeddings:
     activation of [T, 2P]."""
 
     def __init__(
-        self, config: ModelConfig, weights: LayerInputs | None, ops: Ops, multiply: Callable[[Tensor], Tensor]
+        self,
+        config: ModelConfig,
+        weights: LayerInputs | None,
+        ops: Ops,
+        multiply: Callable[[Tensor], Tensor],
+        collective: Collective,
     ) -> None:
         self._config, self._weights, self._ops, self._multiply = config, weights, ops, multiply
+        self._collective = collective
 
     def __call__(self, token_ids: Tensor, embedded: Tensor) -> Tensor | None:
         """[T, layers, P] of tokens int64 [T], of which `embedded` [T, H] are the scaled embeddings; None for a model
@@ -26,7 +33,9 @@ class LayerEmbeddings:
             return None
         shape = (-1, config.num_layers, config.layer_input_size)
         projected = (weights.projection(embedded) * config.hidden_size**-0.5).view(shape)
-        of_table = weights.table(token_ids).view(shape) * math.sqrt(config.layer_input_size)
+        of_table = self._collective.look_up_layers(weights.table, token_ids).view(shape) * math.sqrt(
+            config.layer_input_size
+        )
         return self._ops.add_branch(projected, weights.norm, of_table, None, config.rms_norm_eps, 2**-0.5)[1]
 
     def added(self, weights: LayerInput, residual: Tensor, inputs: Tensor) -> Tensor:

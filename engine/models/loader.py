@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import numpy as np
 
 from engine.config import Quantize
+from engine.models.collective import Collective
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import kept_matrices
 from engine.models.host_model import HostModel
@@ -74,11 +75,13 @@ def load_model(
     progress: Progress | None = None,
     quantize: Quantize = "none",
     groups: KVGroups | None = None,
+    collective: Collective | None = None,
 ) -> "NativeModel | Transformer":
     """Read the weights in the dtype of `ops` and build a model for positions below `max_positions`.
 
     Matrices in a block format that the backend computes with are kept in it; others are converted as `quantize` says.
-    `groups`: of the layers' KV; None for one.
+    `groups`: of the layers' KV; None for one. `collective`: of a rank of which the source is the part of a model; torch
+    computes it.
 
     Raises:
         UnsupportedCheckpoint: a tensor is missing, the model's matrices cannot be quantised on this machine, or the
@@ -88,6 +91,7 @@ def load_model(
     rope = layer_ropes(config, max_positions)
     groups = groups or one_group(config.kv_layers)
     if isinstance(ops, NativeOps):
+        assert collective is None, "the native library computes whole models"
         return NativeModel(config, _packed(source, ops, ops.dtype, progress, quantize), rope, ops, groups)
     if ops.on_gpu:
         _check_gpu(config)
@@ -101,7 +105,7 @@ def load_model(
 
     with torch.inference_mode():
         weights = _packed(source, ops, numpy_dtype(ops.dtype), progress, quantize)
-        return Transformer(config, weights, rope, ops, groups)
+        return Transformer(config, weights, rope, ops, groups, collective)
 
 
 def _check_gpu(config: ModelConfig) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.models.adapted_products import LayerAdapters, adapted_sizes, multiply
+from engine.models.collective import Alone, Collective
 from engine.models.config import ModelConfig
 from engine.models.delta_net import DeltaNet
 from engine.models.device_delta import DeviceDeltaNet
@@ -67,10 +68,18 @@ class Transformer:
     """A loaded model on one device."""
 
     def __init__(
-        self, config: ModelConfig, weights: ModelWeights, ropes: Sequence[RopeTable], ops: Ops, groups: KVGroups
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        ropes: Sequence[RopeTable],
+        ops: Ops,
+        groups: KVGroups,
+        collective: Collective | None = None,
     ) -> None:
-        """`ropes`: of each layer, the same object where the factors are the same."""
+        """`ropes`: of each layer, the same object where the factors are the same. `collective`: of a rank that has a
+        part of the model, which `config` and `weights` are of; None: they are of all of it."""
         self._groups = groups
+        self._collective = collective or Alone()
         self.config = config
         self.ops = ops
         self._weights = weights
@@ -81,8 +90,10 @@ class Transformer:
             for key, table in distinct.items()
         }
         self._rope_of_layer = [id(table) for table in ropes]
-        self._feed_forward = FeedForward(config, ops)
-        self._layer_inputs = LayerEmbeddings(config, weights.layer_inputs, ops, self._feed_forward.multiply)
+        self._feed_forward = FeedForward(config, ops, self._collective)
+        self._layer_inputs = LayerEmbeddings(
+            config, weights.layer_inputs, ops, self._feed_forward.multiply, self._collective
+        )
         attending = [index for index in range(config.num_layers) if not config.is_linear(index)]
         numbers = itertools.accumulate(map(config.has_kv, attending))
         of_own = {index: number - 1 for index, number in zip(attending, numbers, strict=True)}
@@ -137,7 +148,7 @@ class Transformer:
 
     def embed(self, token_ids: Tensor) -> Tensor:
         """Embedding rows [T, H] of tokens int64 [T], in the compute dtype."""
-        return self._weights.embedding(token_ids)
+        return self._collective.look_up(self._weights.embedding, token_ids)
 
     def use_table_of(self, other: "Transformer") -> None:
         """Replace the embedding table by that of another model with the same rows, and a tied head by the other's; both
@@ -156,8 +167,9 @@ class Transformer:
         adapters: StepAdapters | None = None,
         into: CheckedRows | None = None,
     ) -> Tensor:
-        """Hidden states [T, H] of a step's tokens, normed for the head. Writes their KV into `kv`, where slots past a
-        row's context, in its last block, must hold finite numbers.
+        """Hidden states [T, H] of a step's tokens, normed for the head; of a rank before the last stage, the residual
+        stream after its layers. Writes their KV into `kv`, where slots past a row's context, in its last block, must
+        hold finite numbers.
 
         `plan`: made by `ops.plan_attention` from the step's metadata. `rows`: with the states of a model that has some,
         on the host or on its device. `window_plans`: of a model whose KV is in groups, of the groups after the first.
@@ -166,9 +178,10 @@ class Transformer:
         """
         config, layers, plans = self.config, self._weights.layers, (plan, *window_plans)
         ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
-        residual = scaled(self._weights.embedding(token_ids), config.embedding_scale)
+        residual = scaled(self.embed(token_ids), config.embedding_scale)
         inputs = self._layer_inputs(token_ids, residual)
-        norm = layers[0].attention_norm
+        residual = self._collective.enter(residual)
+        norm, final_norm = layers[0].attention_norm, self._weights.final_norm if self._collective.is_last else None
         normed = residual if norm is None else self.ops.rms_norm(residual, norm, config.rms_norm_eps)
         for index, layer in enumerate(layers):
             adapted = None if adapters is None else LayerAdapters(adapters, index)
@@ -180,7 +193,7 @@ class Transformer:
             normed, residual = self._add(attended, layer.attention_output_norm, residual, layer.mlp_norm)
             expanded = self._feed_forward(layer, normed, residual, plan, adapted)
             last = index + 1 == len(layers)
-            next_norm = self._weights.final_norm if last else layers[index + 1].attention_norm
+            next_norm = final_norm if last else layers[index + 1].attention_norm
             kept = into if last else None
             if layer.layer_input is None or inputs is None:
                 normed, residual = self._add(expanded, layer.mlp_output_norm, residual, next_norm, layer.scalar, kept)
@@ -188,6 +201,7 @@ class Transformer:
             _, residual = self._add(expanded, layer.mlp_output_norm, residual, None)
             added = self._layer_inputs.added(layer.layer_input, residual, inputs[:, index])
             normed, residual = self._add(added, layer.layer_input.norm, residual, next_norm, layer.scalar, kept)
+        self._collective.leave(residual)
         return normed
 
     def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
@@ -225,7 +239,7 @@ class Transformer:
             assert rows.states is not None, "the rows have no states"
             starts = rows.context_lens - rows.query_lens
             attended = self._deltas[index](normed, mixed, rows.query_lens.tolist(), starts, rows.states)
-        return multiply(layer.output, attended, "output", adapted)
+        return self._collective.sum(multiply(layer.output, attended, "output", adapted))
 
     def _add(
         self,
@@ -300,7 +314,7 @@ class Transformer:
             attended = self._attend(layer, query, kv_layer, plan, config.windows[index])
         if layer.attention_gate is not None:
             attended = self.ops.sigmoid_mul(attended, layer.attention_gate(normed))
-        return multiply(layer.output, attended, "output", adapted)
+        return self._collective.sum(multiply(layer.output, attended, "output", adapted))
 
     def _query(
         self,
@@ -352,7 +366,7 @@ class Transformer:
         keys = config.num_kv_heads * config.head_dim
         query, key, value = torch.split(qkv, [config.num_heads * config.head_dim, keys, keys], dim=1)
         query, key = (
-            self.ops.rms_norm(part.contiguous(), weight, norms.eps)
+            self._collective.rms_norm(self.ops, part.contiguous(), weight, norms.eps)
             for part, weight in ((query, norms.query), (key, norms.key))
         )
         return torch.cat((query, key, value), dim=1)

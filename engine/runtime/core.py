@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
-from engine.errors import DeviceLost, EngineError, UnservableRequest
+from engine.errors import DeviceLost, EngineError, RankLost, UnservableRequest
 from engine.memory.prefix_journal import PrefixJournal
 from engine.request import FinishReason, Request, TokenDelta
 from engine.runtime.adapter_loading import AdapterLoader, AdapterMemory, CopiedAdapter
@@ -140,6 +140,7 @@ class EngineCore:
         self._inbox: deque[_Message] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        self._lost: DeviceLost | None = None
         self._thread = thread
         self._running: Future[None] | None = None
         self._over = threading.Event()
@@ -176,6 +177,13 @@ class EngineCore:
             self._over.wait()
         self._watchdog.close()
         self._thread.close(wait=not self._watchdog.hung)
+
+    def lose(self, error: DeviceLost) -> None:
+        """End all requests with an error, and the thread: no further step can be computed. Callable from any thread,
+        also between steps."""
+        with self._wake:
+            self._lost = error
+            self._wake.notify()
 
     def submit(
         self, model: str, requests: Sequence[Request], sink: Sink, reservation: Reservation | None = None
@@ -291,9 +299,10 @@ class EngineCore:
                     self._step(runtime)
         except StepHung:
             return  # the watchdog has ended all requests
-        except DeviceLost:
+        except DeviceLost as error:
             logger.critical("the device is lost", exc_info=True)
-            self._end_all(FinishReason.ERROR, "the engine lost its device")
+            named = str(error) if isinstance(error, RankLost) else "the engine lost its device"
+            self._end_all(FinishReason.ERROR, named)
             return
         except Exception:
             logger.critical("the engine thread crashed", exc_info=True)
@@ -332,10 +341,12 @@ class EngineCore:
     def _receive(self) -> bool:
         """Handle the inbox, blocking on it while there is no other work. Returns False when closing."""
         with self._wake:
-            while not (self._closing or self._inbox or self._has_work()):
+            while not (self._closing or self._inbox or self._lost or self._has_work()):
                 waits = any(runtime.scheduler.adapters.waiting for runtime in self._runtimes.values())
                 if not self._wake.wait(_ADAPTER_POLL_SECONDS if waits else None):
                     break
+            if self._lost is not None:
+                raise self._lost
             messages = list(self._inbox)
             self._inbox.clear()
         if messages:

@@ -70,17 +70,24 @@ def fitting_draft(
 
 
 def prepare_draft(
-    draft: LoadedModel, name: str, target: HostModel | None, config: EngineConfig, max_positions: int
+    draft: LoadedModel,
+    name: str,
+    target: HostModel | None,
+    config: EngineConfig,
+    max_positions: int,
+    *,
+    shares_table: bool = True,
 ) -> PreparedDraft:
     """Prepare `draft` for the model `name`. `target`: None if a GPU computes it. `max_positions`: the draft model's
     maximum context.
 
-    On a CPU it shares the target's embedding table, if it has the same. On a GPU its CUDA graphs read its own.
+    On a CPU it shares the target's embedding table, if it has the same, unless `shares_table` is false. On a GPU its
+    CUDA graphs read its own.
     """
     checkpoint = open_checkpoint(draft.path, config.weight_cache)
     if target is None or draft.model is None:
         return _prepare_on_gpu(draft, draft.on_gpu, max_positions, config)
-    if share_table(target, draft.model, checkpoint):
+    if shares_table and share_table(target, draft.model, checkpoint):
         logger.info("%s shares the embedding table of %s", draft.served.name, name)
     head = make_head(draft.model, checkpoint, draft.path)
     new_drafter = partial(HostDrafter, draft.model, head, max_positions=max_positions)

@@ -1,10 +1,10 @@
 """Loads a model: opens its checkpoint, loads its weights, sizes its KV pool and warms it up."""
 
 import logging
-import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from engine.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from engine.checkpoints.version import checkpoint_version
 from engine.config import ADAPTER_SLOTS, EngineConfig
 from engine.errors import OutOfDeviceMemory
+from engine.execution.parallel.shards import ParallelSizes, Place, places, rank_config, stage_groups
 from engine.execution.runner import ModelRunner
 from engine.memory.block_pool import BlockPool
 from engine.memory.kv_cache import KVCacheManager
@@ -34,19 +35,18 @@ from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import weight_memory
 from engine.models.host_model import HostModel, state_bytes
 from engine.models.kv_groups import KVGroups, group_layers, mixed_blocks, one_group
-from engine.models.loader import host_model, load_model
+from engine.models.loader import Progress, host_model, load_model
 from engine.models.native_model import NativeModel
-from engine.request import Request, SamplingParams
+from engine.runtime.available_memory import available_bytes
 from engine.runtime.draft_loading import PreparedDraft, fitting_draft, prepare_draft
 from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.model_details import model_details
+from engine.runtime.warm_up import warm_up
 from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
-from engine.scheduling.cost import StepCostModel
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.controller import DepthController
 from engine.speculation.ngram import NgramProposer
-from engine.speculation.policy import FixedDepth, SpeculationLoad
 from engine.speculation.proposer import Proposer
 from engine.speculation.speculator import Speculator
 from engine.text.processor import TextProcessor
@@ -55,6 +55,7 @@ from kernels.dispatch import check_parts, select_step_ops
 from kernels.weights import ModelPart
 
 if TYPE_CHECKING:
+    from engine.execution.parallel.rank_processes import RankProcesses
     from engine.grammar.compiler import GrammarCompiler
     from engine.models.transformer import Transformer
     from kernels.ops import Ops
@@ -63,9 +64,6 @@ logger = logging.getLogger(__name__)
 
 LoadProgress = Callable[[str, int, int], None]
 """Called with (model name, bytes of weights loaded, bytes in total)."""
-
-_WARM_UP_PROMPT_TOKENS = 24
-_WARM_UP_TOKENS = 4
 
 
 def load(
@@ -76,13 +74,16 @@ def load(
     share: float,
     progress: LoadProgress | None,
     draft: LoadedModel | None = None,
+    ranks: "RankProcesses | None" = None,
 ) -> LoadedModel:
     """Load one model. `share`: its fraction of the default KV memory. `draft`: the model that drafts for it, if any.
+    `ranks`: those that compute it; None: this process does.
 
     Raises:
         UnsupportedCheckpoint: the checkpoint cannot be served, or `draft` cannot draft for it.
         InsufficientMemory: the KV memory holds fewer than two blocks, or less is available than configured.
         DeviceUnavailable: kernels that the model needs fail their self-test on the GPU.
+        RankLost: a rank has ended.
     """
     checkpoint = open_checkpoint(path, config.weight_cache)
     model_config = checkpoint.config
@@ -94,18 +95,24 @@ def load(
         draft = fitting_draft(draft, name, model_config, text, config)
     if ops.on_gpu:
         check_parts(_tested_parts(model_config, adapted=bool(config.adapter_slots)))
-    groups = _groups(name, model_config, draft, config)
+    groups = _groups(name, model_config, draft, config, 1 if ranks is None else ranks.sizes.tensor)
     adapter_slots = _adapter_slots(config, on_gpu=ops.on_gpu)
-    host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups)
+    block_bytes = sum(_block_bytes(ops, *part) for part in _parts(model_config, groups, ranks))
+    host_pool = None if ops.on_gpu else _host_pool(config, model_config, draft, ops, share, groups, block_bytes)
     report = None if progress is None else lambda done, total: progress(name, done, total)
     memory = weight_memory(checkpoint, ops.takes_blocks, ops.dtype.itemsize)
     if memory.notice is not None:
         logger.warning("%s: %s", name, memory.notice)
     if memory.saving is not None:
         logger.info("%s: %s", name, memory.saving)
-    model = load_model(checkpoint, ops, window, report, config.quantize, groups)
-    on_host = None if ops.on_gpu else host_model(model)
-    prepared = None if draft is None else prepare_draft(draft, name, on_host, config, _window(config, draft.config))
+    model = None if ranks is not None else load_model(checkpoint, ops, window, report, config.quantize, groups)
+    on_host: HostModel | None = None if model is None or ops.on_gpu else host_model(model)
+    if ranks is not None:
+        on_host = _on_ranks(ranks, checkpoint, ops, report, config, groups)
+    prepared = None
+    if draft is not None:
+        draft_window = _window(config, draft.config)
+        prepared = prepare_draft(draft, name, on_host, config, draft_window, shares_table=ranks is None)
     pool = host_pool or _device_pool(config, _on_gpu(model), share, groups, draft, prepared)
     logger.info("%s has KV memory for %s", name, pool)
     if pool.states is not None:
@@ -124,7 +131,8 @@ def load(
     if adapter_slots and isinstance(runner, ModelRunner):
         runner.allocate_adapters(adapter_slots)
     proposers = _proposers(pool, config, prepared) if runner.takes_drafts else []
-    _warm_up(runner, proposers, pool, groups, config, scheduler)
+    new_cache = partial(_cache, memory=pool, groups=groups, prefix_cache=False)
+    warm_up(runner, proposers, new_cache, pool.num_blocks, config, scheduler)
     policy = DepthController(scheduler.cost_model, max_depth=config.draft_depth, below=config.speculate_below)
     speculator = Speculator(proposers, policy) if proposers else None
     stated = (*model_config.eos_token_ids, *text.tokenizer.eos_token_ids, *text.dialect.turn_ends)
@@ -185,13 +193,42 @@ def _proposers(pool: KVPool, config: EngineConfig, draft: PreparedDraft | None) 
     return proposers
 
 
-def _groups(name: str, model_config: ModelConfig, draft: LoadedModel | None, config: EngineConfig) -> KVGroups:
-    """The groups of the model's layers. One for a model that drafts or is drafted for, which have the same blocks, and
-    for a model with recurrent states, whose prefixes end at these."""
+def _parts(config: ModelConfig, groups: KVGroups, ranks: "RankProcesses | None") -> list[tuple[ModelConfig, KVGroups]]:
+    """The part of each rank: its config, and the groups of its layers.
+
+    Raises:
+        UnsupportedCheckpoint: the model cannot be cut so.
+    """
+    if ranks is None:
+        return [(config, groups)]
+    return [(rank_config(config, place), stage_groups(config, groups, place)) for place in places(ranks.sizes)]
+
+
+def _on_ranks(
+    ranks: "RankProcesses",
+    checkpoint: Checkpoint,
+    ops: "NativeOps | Ops",
+    report: Progress | None,
+    config: EngineConfig,
+    groups: KVGroups,
+) -> HostModel:
+    from engine.execution.parallel.loading import ModelOnRanks, load_on_ranks  # imports torch
+
+    assert not isinstance(ops, NativeOps), "torch computes on ranks"
+    window = _window(config, checkpoint.config)
+    return load_on_ranks(ranks, ModelOnRanks(checkpoint, config.weight_cache, groups, window), ops, report)
+
+
+def _groups(
+    name: str, model_config: ModelConfig, draft: LoadedModel | None, config: EngineConfig, tensor: int
+) -> KVGroups:
+    """The groups of the model's layers, each of which `tensor` ranks compute. One for a model that drafts or is drafted
+    for, which have the same blocks, and for a model with recurrent states, whose prefixes end at these."""
     drafts = draft is not None or name in config.drafts.values()
     if drafts or model_config.linear is not None:
         return one_group(model_config.kv_layers)
-    return group_layers(model_config.kv_windows, _window(config, model_config), model_config.kv_heads)
+    cut = rank_config(model_config, Place(ParallelSizes(tensor), 0))
+    return group_layers(cut.kv_windows, _window(config, model_config), cut.kv_heads)
 
 
 def _host_pool(
@@ -201,14 +238,15 @@ def _host_pool(
     ops: "NativeOps | Ops",
     share: float,
     groups: KVGroups,
+    block_bytes: int,
 ) -> KVPool:
-    """KV memory on the host. Its size is known before the model is loaded."""
-    limit = host_budget(_available_bytes(), share)
+    """KV memory on the host. Its size is known before the model is loaded. `block_bytes`: on all ranks together."""
+    limit = host_budget(available_bytes(), share)
     budget = limit if config.kv_cache_bytes is None else chosen_budget(config.kv_cache_bytes)
     states = _state_slots(config, model_config, budget)
     return size_pool(
         budget,
-        _block_bytes(ops, model_config, groups),
+        block_bytes,
         slots=config.scheduler.max_running if states is None else states.max_running,
         window=_window(config, model_config),
         draft_block_bytes=_draft_block_bytes(ops, draft),
@@ -217,12 +255,14 @@ def _host_pool(
     )
 
 
-def _cache(blocks: BlockPool, pool: KVPool, groups: KVGroups, *, prefix_cache: bool) -> KVCacheManager:
-    states = None if pool.states is None else SequenceStates(StatePool(pool.states.num_slots, pool.states.max_running))
+def _cache(blocks: BlockPool, memory: KVPool, groups: KVGroups, *, prefix_cache: bool) -> KVCacheManager:
+    slots = memory.states
+    states = None if slots is None else SequenceStates(StatePool(slots.num_slots, slots.max_running))
     return KVCacheManager(blocks, prefix_cache=prefix_cache, states=states, windows=groups.windows[1:])
 
 
-def _on_gpu(model: "NativeModel | Transformer") -> "Transformer":
+def _on_gpu(model: "NativeModel | Transformer | None") -> "Transformer":
+    assert model is not None, "ranks compute this model"
     assert not isinstance(model, NativeModel), "a GPU computes this model"
     return model
 
@@ -295,7 +335,7 @@ def _draft_block_bytes(ops: "NativeOps | Ops", draft: LoadedModel | None) -> int
 
 def _runner(
     on_host: HostModel | None,
-    model: "NativeModel | Transformer",
+    model: "NativeModel | Transformer | None",
     pool: KVPool,
     config: EngineConfig,
     window: int,
@@ -347,52 +387,3 @@ def _grammars(text: TextProcessor, vocab_size: int, eos_token_ids: tuple[int, ..
 
 def _window(config: EngineConfig, model_config: ModelConfig) -> int:
     return min(config.max_model_len or model_config.max_position, model_config.max_position)
-
-
-def _available_bytes() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _warm_up(
-    runner: Executor,
-    proposers: Sequence[Proposer],
-    memory: KVPool,
-    groups: KVGroups,
-    config: EngineConfig,
-    served: Scheduler,
-) -> None:
-    """Run two short requests through schedulers of their own, so that the first client does not pay for lazy
-    initialisation.
-
-    The first one warms up; the `served` scheduler's cost model learns this machine's step times from the second one.
-    """
-    pool = BlockPool(memory.num_blocks)
-    for cost_model in (StepCostModel(), served.cost_model):
-        cache = _cache(pool, memory, groups, prefix_cache=False)
-        scheduler = Scheduler(config.scheduler, cache, served.window_tokens, cost_model)
-        _run_short_request(scheduler, runner, Speculator(proposers, FixedDepth(config.draft_depth)), config)
-
-
-def _run_short_request(scheduler: Scheduler, runner: Executor, speculator: Speculator, config: EngineConfig) -> None:
-    prompt = [0] * max(1, min(_WARM_UP_PROMPT_TOKENS, scheduler.window_tokens - _WARM_UP_TOKENS))
-    scheduler.add(
-        Request(
-            id="warm-up",
-            tokens=prompt,
-            prompt_tokens=len(prompt),
-            params=SamplingParams(),
-            seed=0,
-            max_tokens=_WARM_UP_TOKENS,
-            eos_token_ids=(),
-            arrival=0,
-            service_class=config.scheduler.classes[0],
-        )
-    )
-    no_load = SpeculationLoad(0, 0, 0)
-    while True:
-        plan = scheduler.schedule(draft=lambda room: speculator.propose(room, no_load).drafts)
-        if plan is None:
-            return
-        begun_ns = time.monotonic_ns()
-        result = runner.execute(plan).result()
-        scheduler.commit(plan, result, elapsed_ns=time.monotonic_ns() - begun_ns)

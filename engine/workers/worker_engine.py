@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Self
 
 from engine.config import EngineConfig, StatedSizes
-from engine.errors import EngineError
+from engine.errors import EngineError, RankLost
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from engine.request import ServiceClass
@@ -44,7 +44,7 @@ from kernels.dispatch import DeviceUnavailable
 logger = logging.getLogger(__name__)
 
 _LOAD_ERRORS = {
-    each.__name__: each for each in (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable, ValueError)
+    each.__name__: each for each in (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable, RankLost, ValueError)
 }
 _IDLE = EngineHealth(alive=False, stuck_steps_total=0, step_age_seconds=0.0)
 

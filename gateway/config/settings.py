@@ -62,7 +62,8 @@ from gateway.urls import StoreUrl
 
 MIN_PEPPER_CHARS = 32
 MOST_DRAFTS = 16
-"""The engine's bound, repeated to avoid importing the engine."""
+MAX_RANKS = 64
+"""The engine's bounds, repeated to avoid importing the engine."""
 
 
 class Settings(BaseSettings):
@@ -220,8 +221,14 @@ class Settings(BaseSettings):
     threads: int | None = Field(default=None, ge=1)
     step_timeout_s: int = Field(default=60, ge=1, le=3600)
     """Timeout of an engine step: its requests fail, and readiness is off."""
+    tensor_parallel: Annotated[int, Field(ge=1, le=MAX_RANKS)] | Literal["auto"] = 1
+    """Processes that compute each layer of the models together, on a CPU. auto: the fewest devices whose memory holds
+    the models; all cores are one device."""
+    pipeline_parallel: int = Field(default=1, ge=1, le=MAX_RANKS)
+    """Stages into which the models' layers are cut, each on `tensor_parallel` processes of its own, on a CPU."""
     engine_process: bool | None = None
-    """Run the engine in a process of its own, which is started again where it ends. None: where a GPU may be used."""
+    """Run the engine in a process of its own, which is started again where it ends. None: where a GPU may be used, or
+    several processes compute."""
     replicas: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Served name -> its workers: `["tcp://10.0.0.7:9010"]`, `["tcp+dns://workers:9010"]` for all addresses of a name,
     or `["file:///run/turnpike/fleet.json"]`. All models have some, or none has; `models` says where their tokenizers

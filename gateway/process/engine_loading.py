@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from engine.config import EngineConfig, SchedulerConfig, StatedSizes
 from engine.engine import Engine
-from engine.errors import EngineUnavailable
+from engine.errors import EngineUnavailable, RankLost
 from engine.memory.kv_memory import InsufficientMemory
 from engine.models.config import UnsupportedCheckpoint
 from engine.runtime.model_loading import LoadProgress
@@ -71,7 +71,8 @@ def _has_own_process(settings: Settings) -> bool:
     """Whether the engine is in a process of its own. Where it is, this process does not touch the device."""
     if settings.engine_process is not None:
         return settings.engine_process
-    return settings.device == "cuda" or (settings.device == "auto" and has_cuda_driver())
+    several = settings.tensor_parallel != 1 or settings.pipeline_parallel != 1  # each of them may end
+    return several or settings.device == "cuda" or (settings.device == "auto" and has_cuda_driver())
 
 
 def tls_files(stated: StatedTLS) -> TLSFiles:
@@ -175,7 +176,14 @@ def _loading(report: Report) -> LoadProgress:
 def _refusing(load: Callable[[], E]) -> E:
     try:
         return load()
-    except (UnsupportedCheckpoint, InsufficientMemory, DeviceUnavailable, EngineUnavailable, ValueError) as error:
+    except (
+        UnsupportedCheckpoint,
+        InsufficientMemory,
+        DeviceUnavailable,
+        EngineUnavailable,
+        RankLost,
+        ValueError,
+    ) as error:
         raise OperatorError(str(error)) from error
 
 
@@ -217,4 +225,6 @@ def _stated(settings: Settings, report: Report, gpu_bytes: int | None) -> tuple[
         max_adapter_rank=settings.adapters.max_rank,
         adapter_cache_bytes=settings.adapters.cache_bytes,
         adapter_wait_seconds=settings.adapters.wait_s,
+        tensor_parallel=settings.tensor_parallel,
+        pipeline_parallel=settings.pipeline_parallel,
     )

@@ -136,6 +136,9 @@ def test_a_step_has_room_for_a_token_of_each_running_sequence() -> None:
         ({"device": "cpu"}, True, False),
         ({"engine_process": False}, True, False),
         ({"engine_process": True}, False, True),
+        ({"device": "cpu", "tensor_parallel": 2}, False, True),
+        ({"device": "cpu", "pipeline_parallel": 2}, False, True),
+        ({"device": "cpu", "tensor_parallel": 2, "engine_process": False}, False, False),
     ],
 )
 def test_an_engine_in_a_process_of_its_own_leaves_the_device_to_it(

@@ -332,6 +332,15 @@ def test_as_many_drafts_may_be_set_as_the_engine_takes() -> None:
     assert gateway.config.settings.MOST_DRAFTS == engine.config.MOST_DRAFTS
 
 
+def test_as_many_ranks_may_be_set_as_the_engine_takes() -> None:
+    assert gateway.config.settings.MAX_RANKS == engine.config.MAX_RANKS
+    assert load_settings(tensor_parallel="auto").tensor_parallel == "auto"
+    assert load_settings(tensor_parallel="2", pipeline_parallel=4).tensor_parallel == 2
+    for stated in ({"tensor_parallel": 0}, {"tensor_parallel": "some"}, {"pipeline_parallel": 65}):
+        with pytest.raises(SettingsError, match=next(iter(stated))):
+            load_settings(**stated)
+
+
 @pytest.mark.parametrize("name", SAMPLING_DEFAULTS)
 @pytest.mark.parametrize("value", [-3, -2, -1, 0, 1, 2, 3, 10, 11])
 def test_sampling_defaults_have_the_bounds_of_the_engine(name: str, value: float) -> None:
