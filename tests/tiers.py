@@ -65,6 +65,7 @@ PLACES = {
         "tests/kernels/triton/",
         "tests/engine/execution/device/",
     ),
+    "matrix": ("tests/engine/execution/parallel/test_text.py::test_every_text",),
     "models": (
         "tests/engine/execution/test_golden.py",
         "tests/engine/execution/test_hybrid.py",
@@ -72,7 +73,8 @@ PLACES = {
         "tests/engine/execution/test_windows.py",
         "tests/engine/execution/parallel/test_lost_ranks.py::test_of_several",
         "tests/engine/execution/parallel/test_rank_model.py",
-        "tests/engine/execution/parallel/test_text.py",
+        "tests/engine/execution/parallel/test_text.py::test_text",
+        "tests/engine/execution/parallel/test_text.py::test_a_draft_model",
         "tests/engine/models/quantization/",
         "tests/engine/models/test_gguf_families.py",
         "tests/engine/speculation/test_draft_memory.py",

@@ -53,7 +53,7 @@ TABLE = {
         ),
     ],
     "engine.memory.request_hashes": [
-        Plant("adapters share a prefix cache", "_extras", replace("request.adapter is None", "True"), seed=3),
+        Plant("adapters share a prefix cache", "extras_of", replace("adapter is None", "True"), seed=3),
     ],
     "engine.runtime.adapter_loading:AdapterLoader": [
         Plant("a slot is used before it is filled", "put", replace("self._memory.is_resident(slot)", "True"), seed=3),

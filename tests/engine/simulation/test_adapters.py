@@ -31,10 +31,8 @@ TABLE = {
     "engine.memory.request_hashes": [
         Plant(
             "adapters share a prefix",
-            "_extras",
-            replace(
-                "extras if request.adapter is None else [*extras, adapter_extra(request.adapter.digest)]", "extras"
-            ),
+            "extras_of",
+            replace("extras if adapter is None else [*extras, adapter_extra(adapter)]", "extras"),
         ),
     ],
 }

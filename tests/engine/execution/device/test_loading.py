@@ -56,7 +56,7 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[Transformer]:
             draft_steps.capture(rerun)
         return memory
 
-    monkeypatch.setattr("engine.engine.select_ops", lambda *_: GpuOps(torch.device("cpu"), torch.float32))
+    monkeypatch.setattr("engine.engine.select_ops", lambda *_, **__: GpuOps(torch.device("cpu"), torch.float32))
     for module in ("model_loading", "draft_loading"):
         monkeypatch.setattr(f"engine.runtime.{module}.select_step_ops", lambda ops: ReferenceStepOps())
     monkeypatch.setattr("engine.runtime.model_loading.check_parts", lambda parts: None)
