@@ -96,7 +96,7 @@ TABLE = {
         ),
     ],
     "engine.workers.frames:FrameWriter": [
-        Plant("the rest of a frame is not sent", "_run", never("sent < len(frame)"), seed=42),
+        Plant("the rest of a frame is not sent", "_run", never("sent < len(frame)"), seed=46),
     ],
     "engine.workers.remote_queue:RemoteQueue": [
         Plant("a worker's load is not seen", "on_report", drop("update"), seed=7),
