@@ -12,14 +12,26 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 
-from engine.errors import DeviceLost, EngineError, RankLost, UnservableRequest
+from engine.errors import DeviceLost, EngineError, RankLost
 from engine.memory.prefix_journal import PrefixJournal
 from engine.request import FinishReason, Request, TokenDelta
-from engine.runtime.adapter_loading import AdapterLoader, AdapterMemory, CopiedAdapter
+from engine.runtime.adapter_loading import AdapterLoader, AdapterMemory
 from engine.runtime.adapter_loading import LoadProgress as AdapterLoadProgress
 from engine.runtime.adapter_reading import AdapterReader
 from engine.runtime.delta_dispatcher import DeltaDispatcher, Sink
 from engine.runtime.expected_queue import PredictedWait
+from engine.runtime.inbox import (
+    Abort,
+    AdapterProgress,
+    Message,
+    ModelRuntime,
+    Pause,
+    RecordPrefixes,
+    Resume,
+    Submit,
+    apply,
+    with_posted,
+)
 from engine.runtime.reservation import Reservation
 from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.thread import EngineThread
@@ -49,72 +61,6 @@ class EngineHealth:
     replays_total: int = 0
 
 
-@dataclass(slots=True)
-class ModelRuntime:
-    """A model's scheduler, executor, step loop, delta dispatcher, wait predictor and loader of adapters. Used on the
-    engine thread alone.
-
-    `unplanned`: requests were added to the scheduler since the last step was planned.
-    """
-
-    scheduler: Scheduler
-    executor: Executor
-    step_loop: StepLoop
-    dispatcher: DeltaDispatcher
-    wait_predictor: WaitPredictor
-    adapters: AdapterLoader | None = None
-    unplanned: bool = False
-
-    def end(self, deltas: list[TokenDelta]) -> None:
-        """Deliver last deltas of requests that did not run."""
-        if deltas:
-            self.dispatcher.release()
-            self.dispatcher.deliver(deltas)
-            self.wait_predictor.refresh(time.monotonic_ns())
-
-
-@dataclass(frozen=True, slots=True)
-class _Submit:
-    model: str
-    requests: Sequence[Request]
-    sink: Sink
-    posted_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Pause:
-    model: str
-    request_ids: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Resume:
-    model: str
-    request_ids: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Abort:
-    model: str
-    request_ids: Sequence[str]
-    done: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class _AdapterProgress:
-    model: str
-    progress: AdapterLoadProgress
-
-
-@dataclass(frozen=True, slots=True)
-class _RecordPrefixes:
-    model: str
-    journal: PrefixJournal
-    on_hashes: Callable[[list[bytes]], None]
-
-
-_Message = _Submit | _Pause | _Resume | _Abort | _AdapterProgress | _RecordPrefixes
-
 _ADAPTER_POLL_SECONDS = 0.25
 """How often waits for adapters are checked for their limit where there is nothing else to do."""
 
@@ -137,7 +83,7 @@ class EngineCore:
             step_loop = StepLoop(scheduler, executor, clock, self._watchdog, speculator, before_launch=before_launch)
             predictor = WaitPredictor(scheduler, step_loop.pace)
             self._runtimes[name] = ModelRuntime(scheduler, executor, step_loop, DeltaDispatcher(), predictor)
-        self._inbox: deque[_Message] = deque()
+        self._inbox: deque[Message] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._lost: DeviceLost | None = None
@@ -194,7 +140,7 @@ class EngineCore:
         Raises:
             EngineError: the engine is closed; the reservation is unchanged.
         """
-        self._post(_Submit(model, requests, sink, time.monotonic_ns()), reservation)
+        self._post(Submit(model, requests, sink, time.monotonic_ns()), reservation)
 
     def pause(self, model: str, request_ids: Sequence[str]) -> None:
         """Stop computing these requests from the next step on, until they are resumed. Results in flight are dropped
@@ -203,7 +149,7 @@ class EngineCore:
         Raises:
             EngineError: the engine is closed.
         """
-        self._post(_Pause(model, request_ids))
+        self._post(Pause(model, request_ids))
 
     def resume(self, model: str, request_ids: Sequence[str]) -> None:
         """Return paused requests to the queue. Unknown ids are ignored.
@@ -211,7 +157,7 @@ class EngineCore:
         Raises:
             EngineError: the engine is closed.
         """
-        self._post(_Resume(model, request_ids))
+        self._post(Resume(model, request_ids))
 
     def abort(self, model: str, request_ids: Sequence[str], done: Callable[[], None]) -> None:
         """End requests before the next step. No delta follows. Unknown ids are ignored.
@@ -222,19 +168,19 @@ class EngineCore:
         Raises:
             EngineError: the engine is closed and no longer uses them.
         """
-        self._post(_Abort(model, request_ids, done))
+        self._post(Abort(model, request_ids, done))
 
     def stats(self, model: str) -> SchedulerStats:
         """A snapshot for metrics, possibly during a step. Requests in the inbox count as waiting."""
         runtime = self._runtimes[model]
         with self._wake:
-            posted = [message for message in self._inbox if isinstance(message, _Submit) and message.model == model]
+            posted = [message for message in self._inbox if isinstance(message, Submit) and message.model == model]
         now_ns = time.monotonic_ns()
         stats = runtime.step_loop.stats(now_ns)
         if stats.adapters is not None and runtime.adapters is not None:
             of_adapters = replace(stats.adapters, load_seconds_total=runtime.adapters.load_seconds_total)
             stats = replace(stats, adapters=of_adapters)
-        return _with_posted(runtime, stats, posted, now_ns)
+        return with_posted(runtime, stats, posted, now_ns)
 
     def reserve(self, model: str, service_class: str) -> Reservation:
         """Count a request of this class as waiting until it is submitted or the reservation is released."""
@@ -275,22 +221,22 @@ class EngineCore:
         Raises:
             EngineError: the engine is closed.
         """
-        self._post(_RecordPrefixes(model, journal, on_hashes))
+        self._post(RecordPrefixes(model, journal, on_hashes))
 
-    def _post(self, message: _Message, reservation: Reservation | None = None) -> None:
+    def _post(self, message: Message, reservation: Reservation | None = None) -> None:
         with self._wake:
             if self._closing:
                 raise EngineError("the engine is closed")
             self._inbox.append(message)
             wait_predictor = self._runtimes[message.model].wait_predictor
-            if isinstance(message, _Submit):
+            if isinstance(message, Submit):
                 wait_predictor.on_submit(message.requests, reservation)
-            elif isinstance(message, _Abort):
+            elif isinstance(message, Abort):
                 wait_predictor.on_abort(message.request_ids)
             self._wake.notify()
 
     def _post_progress(self, model: str, progress: AdapterLoadProgress) -> None:
-        self._post(_AdapterProgress(model, progress))
+        self._post(AdapterProgress(model, progress))
 
     def _run(self) -> None:
         try:
@@ -324,14 +270,14 @@ class EngineCore:
             self._inbox.clear()
         for message in unread:
             match message:
-                case _Submit():
+                case Submit():
                     sinks = self._runtimes[message.model].dispatcher.sinks
                     sinks.update((request.id, message.sink) for request in message.requests)
-                case _Abort():
+                case Abort():
                     for request_id in message.request_ids:
                         self._runtimes[message.model].dispatcher.sinks.pop(request_id, None)
                     message.done()
-                case _Pause() | _Resume() | _AdapterProgress() | _RecordPrefixes():
+                case Pause() | Resume() | AdapterProgress() | RecordPrefixes():
                     pass  # the request ends with all others below
         for runtime in self._runtimes.values():
             runtime.wait_predictor.on_stop()
@@ -352,14 +298,14 @@ class EngineCore:
         if messages:
             self._dispatch()  # held deltas precede the effects of messages
         for message in messages:
-            _apply(self._runtimes[message.model], message)
+            apply(self._runtimes[message.model], message)
         for model in {message.model for message in messages}:
-            mine = [message for message in messages if isinstance(message, _Submit) and message.model == model]
+            mine = [message for message in messages if isinstance(message, Submit) and message.model == model]
             taken_in = [request.id for message in mine for request in message.requests]
             self._runtimes[model].unplanned |= bool(taken_in)
             self._runtimes[model].wait_predictor.refresh(time.monotonic_ns(), taken_in)
         for message in messages:
-            if isinstance(message, _Abort):
+            if isinstance(message, Abort):
                 message.done()
         return not self._closing
 
@@ -406,72 +352,3 @@ class EngineCore:
         now_ns = time.monotonic_ns()
         if not runtime.wait_predictor.is_fresh(now_ns):
             runtime.wait_predictor.refresh(now_ns, stepped=True)
-
-
-def _with_posted(
-    runtime: ModelRuntime, stats: SchedulerStats, posted: Sequence[_Submit], now_ns: int
-) -> SchedulerStats:
-    """The same stats with the submissions still in the inbox, so that a hanging step shows as a growing queue age."""
-    classes = list(stats.classes)
-    for message in posted:
-        rank = runtime.scheduler.rank_of(message.requests[0].service_class.name)
-        stats_of_class = classes[rank]
-        age_ns = max(stats_of_class.queue_age_ns, now_ns - message.posted_ns)
-        waiting_in_class = stats_of_class.waiting + len(message.requests)
-        classes[rank] = replace(stats_of_class, waiting=waiting_in_class, queue_age_ns=age_ns)
-    waiting = stats.waiting + sum(len(message.requests) for message in posted)
-    return replace(stats, waiting=waiting, classes=tuple(classes))
-
-
-def _apply(runtime: ModelRuntime, message: _Message) -> None:
-    """Apply one message of the inbox."""
-    now_ns = time.monotonic_ns()
-    match message:
-        case _Submit():
-            for request in message.requests:
-                _admit(runtime, request, message.sink, message.posted_ns)
-        case _Pause():
-            with runtime.wait_predictor.displacing(message.request_ids):
-                for request_id in message.request_ids:
-                    runtime.scheduler.pause(request_id, now_ns)
-        case _Resume():
-            with runtime.wait_predictor.displacing(message.request_ids):
-                for request_id in message.request_ids:
-                    runtime.scheduler.resume(request_id, now_ns)
-        case _Abort():
-            with runtime.wait_predictor.displacing(message.request_ids):
-                for request_id in message.request_ids:
-                    runtime.scheduler.abort(request_id, now_ns)
-                    runtime.dispatcher.sinks.pop(request_id, None)
-        case _AdapterProgress():
-            _advance_load(runtime, message.progress)
-        case _RecordPrefixes():
-            message.on_hashes(runtime.scheduler.record_prefixes(message.journal))
-
-
-def _advance_load(runtime: ModelRuntime, progress: AdapterLoadProgress) -> None:
-    """Put what has been read into its slot; what is in its slot can be used, and what failed has failed."""
-    loader, adapters, digest = runtime.adapters, runtime.scheduler.adapters, progress.load.source.digest
-    assert loader is not None, "a model without adapters loads one"
-    if isinstance(progress, CopiedAdapter):
-        loaded = progress.succeeded
-    elif progress.packed is None:
-        loaded = False
-    elif not loader.put(progress):
-        return  # it is being copied
-    else:
-        loaded = True
-    if loaded:
-        adapters.loaded(digest)
-    else:
-        runtime.end(adapters.fail(digest))
-
-
-def _admit(runtime: ModelRuntime, request: Request, sink: Sink, posted_ns: int) -> None:
-    runtime.dispatcher.sinks[request.id] = sink
-    try:
-        runtime.scheduler.add(request, posted_ns)
-    except UnservableRequest as error:
-        runtime.dispatcher.deliver([TokenDelta(request.id, finish_reason=FinishReason.ERROR, error=str(error))])
-    else:
-        runtime.wait_predictor.on_enqueue(request, time.monotonic_ns())

@@ -1,4 +1,5 @@
-"""Where settings are read from: files and environment variables, without keys that no setting has."""
+"""Where settings are read from: files and environment variables, without keys that no setting has; and what is wrong
+with them."""
 
 import os
 import tomllib
@@ -6,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_settings import BaseSettings
 
 from gateway.errors import OperatorError
@@ -48,6 +50,18 @@ def refuse_unknown_variables(settings_cls: type[BaseSettings]) -> None:
             continue
         if key not in settings_cls.model_fields:
             raise SettingsError(f"the variable {variable} is no setting{_meant(settings_cls, key)}: unset it")
+
+
+def complaints_of(error: ValidationError) -> list[str]:
+    """`key: error`, without values."""
+    complaints = []
+    for each in error.errors(include_url=False, include_context=False, include_input=False):
+        if each["type"] == "default_factory_not_called":
+            continue  # follows from an error in the key that the default depends on
+        key = ".".join(str(part) for part in each["loc"])
+        unknown = each["type"] == "extra_forbidden"
+        complaints.append(f"{key}: {'unknown key' if unknown else each['msg'].removeprefix('Value error, ')}")
+    return complaints
 
 
 def xdg_folder(variable: str, fallback: str) -> Path:

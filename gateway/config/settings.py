@@ -38,16 +38,17 @@ from pydantic_settings import SettingsError as SourceError
 
 from gateway.billing.prices import parse_terms
 from gateway.billing.terms import parse_tax_rate
-from gateway.common.model_names import MODEL_NAME
 from gateway.common.party import Party
 from gateway.config.adapters import StatedAdapters
 from gateway.config.listen_address import ListenAddress, StatedServerTLS
+from gateway.config.named_models import located, require_model_name, served_so_far
 from gateway.config.sampling import StatedSampling
 from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 from gateway.config.setting_sources import (
     CONFIG_FILE,
     ENV_PREFIX,
     SettingsError,
+    complaints_of,
     read_toml,
     refuse_unknown_variables,
     xdg_folder,
@@ -56,7 +57,6 @@ from gateway.config.store_urls import is_redis_url, normalise_database_url
 from gateway.config.upstreams import StatedUpstream
 from gateway.config.worker_tls import StatedTLS
 from gateway.metering.kafka_cluster import KafkaCluster
-from gateway.routing.names import is_reserved
 from gateway.sessions.policy import SessionWindow
 from gateway.urls import StoreUrl
 
@@ -306,14 +306,14 @@ class Settings(BaseSettings):
     @classmethod
     def _servable_names(cls, models: dict[str, Path], known: ValidationInfo) -> dict[str, Path]:
         for name in models:
-            _require_model_name(name)
-        return {name: _located(path, known.data.get("models_dir")) for name, path in models.items()}
+            require_model_name(name)
+        return {name: located(path, known.data.get("models_dir")) for name, path in models.items()}
 
     @field_validator("upstreams")
     @classmethod
     def _other_names(cls, upstreams: dict[str, StatedUpstream], known: ValidationInfo) -> dict[str, StatedUpstream]:
         for name in upstreams:
-            _require_model_name(name)
+            require_model_name(name)
             if name in known.data.get("models", {}):
                 raise ValueError(f"{name!r} is in models, too: an upstream must have another name")
         return upstreams
@@ -321,7 +321,7 @@ class Settings(BaseSettings):
     @field_validator("small_models")
     @classmethod
     def _served_pairs(cls, pairs: dict[str, str], known: ValidationInfo) -> dict[str, str]:
-        served = _served_names(known)
+        served = served_so_far(known)
         for large, small in pairs.items():
             for name in (large, small):
                 if name not in served:
@@ -342,9 +342,9 @@ class Settings(BaseSettings):
     def _weighted_versions(
         cls, versions: dict[str, dict[str, float]], known: ValidationInfo
     ) -> dict[str, dict[str, float]]:
-        served = _served_names(known)
+        served = served_so_far(known)
         for name, weights in versions.items():
-            _require_model_name(name)
+            require_model_name(name)
             if unknown := next((each for each in weights if each not in served), None):
                 raise ValueError(f"the model {unknown!r} is not among the served ones")
             if not (all(0 <= weight < inf for weight in weights.values()) and any(weights.values())):
@@ -355,8 +355,8 @@ class Settings(BaseSettings):
     @classmethod
     def _free_names(cls, aliases: dict[str, str], known: ValidationInfo) -> dict[str, str]:
         for name, target in aliases.items():
-            _require_model_name(name)
-            if name in _served_names(known) or name in known.data.get("model_versions", {}):
+            require_model_name(name)
+            if name in served_so_far(known) or name in known.data.get("model_versions", {}):
                 raise ValueError(f"{name!r} is the name of a model: an alias must have another")
             if target in aliases:
                 raise ValueError(f"{name!r} leads to the alias {target!r}: name its model instead")
@@ -433,42 +433,7 @@ def load_settings(**flags: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        raise SettingsError("; ".join(_complaints(error))) from None
+        raise SettingsError("; ".join(complaints_of(error))) from None
     except SourceError as error:
         field = re.search(r'field "(\w+)"', str(error))
         raise SettingsError(f"{field[1]}: must be written as JSON" if field else str(error)) from None
-
-
-def _complaints(error: ValidationError) -> list[str]:
-    """`key: error`, without values."""
-    complaints = []
-    for each in error.errors(include_url=False, include_context=False, include_input=False):
-        if each["type"] == "default_factory_not_called":
-            continue  # follows from an error in the key that the default depends on
-        key = ".".join(str(part) for part in each["loc"])
-        unknown = each["type"] == "extra_forbidden"
-        complaints.append(f"{key}: {'unknown key' if unknown else each['msg'].removeprefix('Value error, ')}")
-    return complaints
-
-
-def _located(path: Path, models_dir: Path | None) -> Path:
-    """An absolute path, or the checkpoint of a fetched repository `owner/name` where there is no such path here."""
-    absolute = path.expanduser().absolute()
-    if models_dir is None or path.is_absolute() or absolute.exists():
-        return absolute
-    from engine.catalog.hub import fetched  # most settings name paths, and do without
-
-    return fetched(path.as_posix(), models_dir) or absolute
-
-
-def _served_names(known: ValidationInfo) -> set[str]:
-    """Names of the models that are validated so far."""
-    return {*known.data.get("models", {}), *known.data.get("upstreams", {})}
-
-
-def _require_model_name(name: str) -> None:
-    if not re.fullmatch(MODEL_NAME, name) or is_reserved(name):
-        raise ValueError(
-            f"the model name {name!r} must be letters, digits and . _ : / -, "
-            "starting with a letter or digit, at most 128 characters, and not auto"
-        )

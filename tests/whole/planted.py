@@ -33,7 +33,6 @@ TABLE = {
     "engine.runtime.core": [
         Plant("a submit does not notify the engine thread", "EngineCore._post", drop("notify")),
         Plant("the inbox is read twice", "EngineCore._receive", drop("clear")),
-        Plant("an abort is ignored", "_apply", drop("abort")),
         Plant("the last step's deltas are not sent", "EngineCore._step", force_condition(1, False)),
         Plant("the idle time after an abort is counted as a step's", "EngineCore._step", drop("rest")),
         Plant("an abort shows in the load only after a step", "EngineCore._receive", drop("refresh")),
@@ -43,7 +42,6 @@ TABLE = {
         ),
         Plant("a dead engine does not acknowledge an abort", "EngineCore._end_all", drop("done"), seed=None),
         Plant("an abort is not acknowledged", "EngineCore._receive", drop("done"), seed=None),
-        Plant("a failed load is not reported", "_advance_load", drop("end"), seed=17),
         Plant("a wait for an adapter has no limit", "EngineCore._update_adapters", drop("end"), seed=53),
         Plant(
             "an idle engine forgets the limit on waits",
@@ -51,6 +49,10 @@ TABLE = {
             replace("_ADAPTER_POLL_SECONDS if waits else None", "None"),
             seed=53,
         ),
+    ],
+    "engine.runtime.inbox": [
+        Plant("an abort is ignored", "apply", drop("abort")),
+        Plant("a failed load is not reported", "_advance_load", drop("end"), seed=17),
     ],
     "engine.memory.request_hashes": [
         Plant("adapters share a prefix cache", "extras_of", replace("adapter is None", "True"), seed=3),
