@@ -1,4 +1,4 @@
-"""What is posted to the engine thread, and its effect on the model that it is for."""
+"""Messages to the engine thread, and their effect on the model that they are for."""
 
 import time
 from collections.abc import Callable, Sequence
