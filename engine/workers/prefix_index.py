@@ -1,7 +1,7 @@
 """A client's knowledge of the prefix cache of a worker: what the worker says, and what was sent to it."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from engine.config import BLOCK_TOKENS
 from engine.memory.hashing import block_hash
@@ -77,9 +77,9 @@ class UnansweredPrefixes:
             else:
                 self._counts[key] -= 1
 
-    def retain(self, request_ids: Iterable[str]) -> None:
-        """Drop all but these."""
-        for request_id in self._sent.keys() - request_ids:
+    def retain(self, requests: Container[str]) -> None:
+        """Drop those that are not among the requests."""
+        for request_id in [each for each in self._sent if each not in requests]:
             self.drop(request_id)
 
     def cached_tokens(self, keys: Sequence[int]) -> int:

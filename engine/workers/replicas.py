@@ -119,7 +119,9 @@ class Replica:
         """See `WorkerEvents`."""
         self._watch.on_message(self._replicas.clock())
         match message:
-            case Deltas() | Accepted() | Refused() | Aborted():
+            case Accepted():
+                self.requests.receive(message)
+            case Deltas() | Refused() | Aborted():
                 self.requests.receive(message)
                 self._drop_answered(message)
             case Prefixes():
@@ -134,15 +136,15 @@ class Replica:
                 self.draining = True
                 logger.info("the worker %s drains", self.name)
 
-    def _drop_answered(self, message: Deltas | Accepted | Refused | Aborted) -> None:
+    def _drop_answered(self, message: Deltas | Refused | Aborted) -> None:
         """Requests with a token, and those that are over, are in the worker's cache or not at all."""
         with self._replicas.lock:
             for known in self.prefixes.values():
                 if isinstance(message, Deltas):
                     for delta in message.deltas:
                         known.unanswered.drop(delta.request_id)
-                elif len(known.unanswered):
-                    known.unanswered.retain([each for each, _ in self.requests.items()])
+                else:
+                    known.unanswered.retain(self.requests)
 
     def _on_prefixes(self, message: Prefixes) -> None:
         with self._replicas.lock:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from string import printable
+from urllib.parse import quote
 
 import grpc
 
@@ -9,6 +11,14 @@ from gateway.http.errors import APIError, as_api_error, internal_error
 
 RETRY_AFTER = "retry-after"
 RETRY_AFTER_MS = "retry-after-ms"
+
+MAX_TEXT_CHARS = 500
+"""Of a status message. It travels percent-encoded among the trailers, of which clients take 8 KiB."""
+MAX_PARAM_CHARS = 64
+"""Of a parameter's name."""
+
+_VISIBLE = printable[:94].replace("%", "")
+"""Characters that a metadata value has as they are."""
 
 _CODES = {
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -44,8 +54,11 @@ class CallError:
 
     @property
     def text(self) -> str:
-        """The status message: a status has no field for the parameter, so the message starts with its name."""
-        return self.message if self.param is None or self.param in self.message else f"{self.param}: {self.message}"
+        """The status message, cut to `MAX_TEXT_CHARS`: a status has no field for the parameter, so the message starts
+        with its name."""
+        is_named = self.param is None or self.param in self.message
+        text = self.message if is_named else f"{self.param}: {self.message}"
+        return text if len(text) <= MAX_TEXT_CHARS else f"{text[: MAX_TEXT_CHARS - 1]}…"
 
 
 Trailers = tuple[tuple[str, str], ...]
@@ -63,8 +76,10 @@ def metadata_of_headers(headers: Mapping[str, str]) -> Trailers:
 
 
 def trailers_of(error: CallError, headers: Mapping[str, str]) -> Trailers:
-    """Trailing metadata of an error: headers, OpenAI's error code, and the parameter."""
-    marks = (("error-code", error.code), ("error-param", error.param))
+    """Trailing metadata of an error: headers, OpenAI's error code, and the parameter's name, cut to `MAX_PARAM_CHARS`
+    and percent-encoded where it has characters that metadata cannot have: a client may give any name."""
+    param = error.param and quote(error.param[:MAX_PARAM_CHARS], safe=_VISIBLE)
+    marks = (("error-code", error.code), ("error-param", param))
     return (*metadata_of_headers(headers), *((name, value) for name, value in marks if value))
 
 

@@ -11,6 +11,9 @@ Value = str | int | float | bool
 
 TEXT = "BYTES"
 
+MAX_DIMENSIONS = 8
+"""Of a tensor: the product of a longer shape takes time that grows with the square of its length."""
+
 _CONTENTS: Mapping[str, tuple[str, str]] = {
     "BOOL": ("bool_contents", "?"),
     "INT8": ("int_contents", "b"),
@@ -36,8 +39,8 @@ def inputs_of(message: pb.ModelInferRequest) -> dict[str, list[Value]]:
     """The elements of each input, in row-major order.
 
     Raises:
-        APIError: 400 naming the input: an unknown datatype, elements that are not those of the shape, text that is not
-            UTF-8, or a name that is given twice.
+        APIError: 400 naming the input: an unknown datatype, too many dimensions, elements that are not those of the
+            shape, text that is not UTF-8, or a name that is given twice.
     """
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
@@ -51,6 +54,8 @@ def inputs_of(message: pb.ModelInferRequest) -> dict[str, list[Value]]:
         member = _CONTENTS.get(tensor.datatype)
         if member is None:
             raise invalid(tensor.name, f"Invalid datatype for '{tensor.name}': '{tensor.datatype[:64]}'.")
+        if len(tensor.shape) > MAX_DIMENSIONS:
+            raise invalid(tensor.name, f"Invalid shape for '{tensor.name}': more than {MAX_DIMENSIONS} dimensions.")
         values = _raw(tensor, raw[position]) if raw else _typed(tensor, member[0])
         if any(size < 0 for size in tensor.shape) or prod(tensor.shape) != len(values):
             shape = list(tensor.shape)

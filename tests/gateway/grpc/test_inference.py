@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import grpc
 import pytest
@@ -12,7 +13,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from gateway.grpc.inference_stream import MAX_REQUESTS
 from gateway.grpc.protos import inference_pb2 as pb
-from gateway.grpc.tensors import inputs_of
+from gateway.grpc.statuses import MAX_PARAM_CHARS, MAX_TEXT_CHARS
+from gateway.grpc.tensors import MAX_DIMENSIONS, inputs_of
+from gateway.http.errors import APIError
 from gateway.metering.event import Ending
 from gateway.tenancy.grants import KeyScope
 from tests.support.gateway import KEY, PREMIUM_KEY, limit
@@ -316,3 +319,33 @@ def test_half_precision_comes_raw() -> None:
     request.inputs.add(name="temperature", datatype="FP16", shape=[1])
     request.raw_input_contents.append(b"\x9a9")  # 0.7
     assert inputs_of(request) == {"temperature": [0.7002]}
+
+
+@pytest.mark.parametrize("name", ["größe", "a\nb", "\x00", " led ", "x" * 100_000, "\U0001f600" * 9_000])
+async def test_a_refusal_repeats_no_more_of_a_name_than_metadata_can_have(settings, services, name) -> None:
+    def typed(request: pb.ModelInferRequest, datatype: str) -> None:
+        request.inputs.add(name=name, datatype=datatype, shape=[1]).contents.int_contents.append(1)
+
+    def parameter(request: pb.ModelInferRequest) -> None:
+        request.parameters[name].int64_param = 1
+
+    changes = (lambda r: typed(r, "INT32"), lambda r: typed(r, name), parameter, lambda r: r.outputs.add(name=name))
+    async with grpc_gateway(settings, services) as gateway:
+        for change in changes:
+            request = infer_request()
+            change(request)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await gateway.infer(request)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert name[:8] in refused.value.details()
+            assert len(refused.value.details()) <= MAX_TEXT_CHARS
+            param = dict(refused.value.trailing_metadata())["error-param"]
+            assert unquote(param) in (name[:MAX_PARAM_CHARS], "outputs")
+
+
+def test_a_shape_of_many_dimensions_is_refused_before_it_is_computed() -> None:
+    message = pb.ModelInferRequest()
+    message.inputs.add(name="seed", datatype="INT64", shape=[2**62] * (MAX_DIMENSIONS + 1))
+    with pytest.raises(APIError, match="more than 8 dimensions") as refused:
+        inputs_of(message)
+    assert (refused.value.status, refused.value.param) == (400, "seed")
