@@ -106,7 +106,7 @@ class WorkerRequests:
     def __len__(self) -> int:
         return len(self._outstanding)
 
-    def __contains__(self, request_id: str) -> bool:
+    def __contains__(self, request_id: object) -> bool:
         return request_id in self._outstanding
 
     def items(self) -> list[tuple[str, Outstanding]]:
