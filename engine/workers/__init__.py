@@ -17,6 +17,7 @@ supervisor included. A `ReplicaSet` chooses among the workers, and moves the req
     prefix_index       the client's knowledge of their prefix caches
     prefix_events, prefix_publishers
                        a worker's messages about the blocks that it holds
+    probe              what one worker serves, by one connection
     replica_health, retry_budget
                        replicas that are silent or stand still; the bound on requests that are computed again
 

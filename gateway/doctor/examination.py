@@ -7,9 +7,11 @@ from gateway.doctor import files, machine, models, safety
 from gateway.doctor.clickhouse import clickhouse
 from gateway.doctor.database import database
 from gateway.doctor.finding import Check, Finding
+from gateway.doctor.grpc import grpc
 from gateway.doctor.kafka import kafka
 from gateway.doctor.redis import redis
 from gateway.doctor.upstreams import upstreams
+from gateway.doctor.workers import workers
 from gateway.telemetry.redaction import Redactor
 
 CHECKS: tuple[Check, ...] = (
@@ -24,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     machine.open_files,
     models.models,
     upstreams,
+    workers,
     models.service_classes,
     files.data_dir,
     files.pepper,
@@ -35,6 +38,7 @@ CHECKS: tuple[Check, ...] = (
     kafka,
     clickhouse,
     files.port,
+    grpc,
     safety.address,
     safety.processes,
 )

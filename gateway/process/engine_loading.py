@@ -1,6 +1,7 @@
 """Loads the engine that the settings describe: in this process, in one of its own, or on workers."""
 
 import hmac
+import ssl
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -90,8 +91,9 @@ def shared_salt_key(settings: Settings) -> bytes:
     return hmac.digest(load_pepper(settings), b"salts of prefix caches", "sha256")
 
 
-def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfig) -> ReplicaEngine:
-    """The engine of the settings' workers.
+def worker_context(settings: Settings, models: Collection[str]) -> ssl.SSLContext | None:
+    """The certificates for connections to the settings' workers; None: without TLS. `models`: the names that are
+    served.
 
     Raises:
         OperatorError: `replicas` and `models` have different names, or an address or a certificate cannot be used.
@@ -110,6 +112,12 @@ def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfi
     addresses = [parse_address(each) for each in stated if each.startswith(("tcp://", "unix:"))]
     if context is None and (exposed := next((each for each in addresses if not each.is_local), None)):
         raise OperatorError(f"replicas: {exposed} is on another machine: set worker_tls")
+    return context
+
+
+def _connect(settings: Settings, models: Mapping[str, Path], config: EngineConfig) -> ReplicaEngine:
+    """The engine of the settings' workers. Raises: OperatorError: as `worker_context`."""
+    context = worker_context(settings, models)
     config = replace(config, salt_key=shared_salt_key(settings))
     return ReplicaEngine(models, settings.replicas, config, context, routing=settings.replica_routing)
 
