@@ -10,7 +10,7 @@ from engine.workers.sources import Member
 
 
 async def probe(member: Member, context: ssl.SSLContext | None, seconds: float) -> Ready:
-    """What the worker says of itself when a client connects. `context` None: without TLS.
+    """The greeting of a worker: what it says of itself when a client connects. `context` None: without TLS.
 
     Raises:
         OSError: no worker listens, or it shows another certificate (`ssl.SSLError`).

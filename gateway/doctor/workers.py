@@ -71,7 +71,7 @@ def _versions(model: str, ready: Mapping[str, Ready]) -> dict[str, str]:
 
 
 async def _answers(members: Sequence[Member], context: ssl.SSLContext | None) -> dict[str, Ready | str]:
-    """What each worker says of itself, by address, or why it does not."""
+    """The greeting of each worker by address, or why there is none."""
     answers = await asyncio.gather(*(_answer(member, context) for member in members))
     return {member.address: answer for member, answer in zip(members, answers, strict=True)}
 
