@@ -4,8 +4,10 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import version
 from typing import Any
 
+import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -31,10 +33,11 @@ from gateway.generation.services import Services
 from gateway.generation.stages import Stages
 from gateway.http import access
 from gateway.http.access import AccessPolicy, Endpoint
+from gateway.http.cross_origin import CrossOrigin
 from gateway.http.error_format import format_error
 from gateway.http.errors import as_api_error
 from gateway.http.front_page import FrontPage
-from gateway.http.made_body import document_endpoint
+from gateway.http.made_body import PUBLIC, MadeBody, document_endpoint
 from gateway.http.middleware import Authorisation, BodyLimit, ErrorMiddleware, MountByPrefix
 from gateway.http.request_state import request_state
 from gateway.management.console.opening import open_console
@@ -77,6 +80,7 @@ def create_app(
             *_open_routes(stages, admin),
         ],
         middleware=[
+            *([Middleware(CrossOrigin, origins=settings.cors_origins)] if settings.cors_origins else []),
             Middleware(
                 ErrorMiddleware,
                 outcomes=services.metrics.outcomes,
@@ -158,6 +162,7 @@ def _open_routes(stages: Stages, admin: AdminApp | None) -> list[Route]:
         Route(DOCUMENT_PATH, document_endpoint(document), methods=["GET"]),
         Route(PAGE_PATH, page_endpoint(documents), methods=["GET"]),
         Route(STYLE_PATH, style_endpoint(), methods=["GET"]),
+        Route("/version", MadeBody(lambda: orjson.dumps({"version": version("turnpike")}), PUBLIC), methods=["GET"]),
         Route("/health", Healthz(services.upstreams), methods=["GET"]),
         Route("/healthz", Healthz(services.upstreams), methods=["GET"]),
         Route("/readyz", Readyz(engine, services.journal, services.drain), methods=["GET"]),

@@ -42,6 +42,7 @@ from gateway.common.party import Party
 from gateway.config.adapters import StatedAdapters
 from gateway.config.listen_address import ListenAddress, StatedServerTLS
 from gateway.config.named_models import located, require_model_name, served_so_far
+from gateway.config.origins import Origin
 from gateway.config.sampling import StatedSampling
 from gateway.config.service_classes import DEFAULT_CLASSES, StatedClass, check_classes, decode_classes
 from gateway.config.setting_sources import (
@@ -151,6 +152,8 @@ class Settings(BaseSettings):
     target if that is smaller, takes precedence."""
     max_body_bytes: ByteSize = Field(default=ByteSize(4 * 1024**2), ge=1024)
     max_json_depth: int = Field(default=64, ge=8, le=512)
+    cors_origins: tuple[Origin, ...] = ()
+    """Origins of web pages that may call `/v1` from a browser; `*`: all."""
 
     models: dict[str, Path] = Field(default_factory=dict)
     """Served name -> checkpoint: a Hugging Face folder, a GGUF file, or the `owner/name` of a fetched repository."""

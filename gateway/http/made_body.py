@@ -8,13 +8,14 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.http.responses import send_body
 
+JSON = "application/json"
 PUBLIC: Mapping[str, str] = {"cache-control": "public, max-age=300", "x-content-type-options": "nosniff"}
 
 
 class MadeBody:
     """An ASGI endpoint for a body that `make` returns, called once."""
 
-    def __init__(self, make: Callable[[], bytes], headers: Mapping[str, str], content_type: str) -> None:
+    def __init__(self, make: Callable[[], bytes], headers: Mapping[str, str], content_type: str = JSON) -> None:
         self._make = make
         self._headers = headers
         self._content_type = content_type
@@ -29,4 +30,4 @@ class MadeBody:
 def document_endpoint(document: Callable[[], dict[str, Any]]) -> MadeBody:
     """An OpenAPI document, which editors of any origin may load."""
     headers = {**PUBLIC, "access-control-allow-origin": "*"}
-    return MadeBody(lambda: orjson.dumps(document()), headers, "application/json")
+    return MadeBody(lambda: orjson.dumps(document()), headers)

@@ -34,7 +34,7 @@ from gateway.tenancy.errors import InvalidKey
 from gateway.tenancy.records import Principal
 
 OPEN_PATHS = frozenset(
-    ("/", "/health", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/reference.css")
+    ("/", "/health", "/healthz", "/readyz", "/version", "/metrics", "/openapi.json", "/docs", "/docs/reference.css")
 )
 """Paths that need no key. Every other path needs one, also a path that does not exist."""
 

@@ -83,7 +83,8 @@ def test_a_suspended_tenant_is_not_sent_to_look_for_a_wrong_key(stranger, authen
 
 
 def test_the_open_paths_are_these_and_no_others(stranger, app):
-    open_paths = {"/", "/health", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/reference.css"}
+    documents = {"/openapi.json", "/docs", "/docs/reference.css"}
+    open_paths = {"/", "/health", "/healthz", "/readyz", "/version", "/metrics"} | documents
     for route in app.routes:
         status = stranger.request("GET", route.path.replace("{id:path}", "tiny")).status_code
         assert (status == 200) == (route.path in open_paths), route.path
@@ -255,3 +256,7 @@ def test_a_failure_in_the_engine_is_500_and_its_reason_is_logged(client, log, en
     assert "0x7f" not in response.text
     assert [line.get("reason") for line in log] == ["NaN in the logits at 0x7f00dead", None]
     assert engine.live == set()
+
+
+def test_the_version_needs_no_key(stranger) -> None:
+    assert stranger.get("/version").json() == {"version": version("turnpike")}
