@@ -26,6 +26,7 @@ from gateway.http.errors import APIError
 from gateway.routing.cascade import MAX_TRIAL_TOKENS, is_good_enough
 from gateway.routing.reason import RouteReason
 from gateway.routing.router import FallbackReason, Route
+from gateway.tenancy.key_watch import KeyWatch
 
 _REASONS = {
     FallbackReason.OVERLOADED: RouteReason.SATURATED,
@@ -77,23 +78,23 @@ class ReplayedStream:
 
 
 async def decide(
-    run: Run, candidates: Candidates, engine: EngineClient, until: AsyncExitStack
+    run: Run, candidates: Candidates, engine: EngineClient, keys: KeyWatch, until: AsyncExitStack
 ) -> tuple[Run, Trial | None]:
     """The run that answers, and its answer where that is the trial's; None: it has yet to be computed.
 
     Raises:
-        ClientGone: the client disconnected.
+        ClientGone, InvalidKey: the client disconnected, or its key has ended.
         APIError, QuotaExceeded: the large model refuses, and the small one has no answer.
     """
     on_trial = run.candidate.route.trial
     assert on_trial is not None
-    trial = await _try(run, engine, on_trial.percent)
+    trial = await _try(run, engine, keys, on_trial.percent)
     if trial is not None and trial.is_good:
         return run, trial
     return await _escalate(run, trial, candidates, on_trial.escalation, until)
 
 
-async def _try(run: Run, engine: EngineClient, percent: int) -> Trial | None:
+async def _try(run: Run, engine: EngineClient, keys: KeyWatch, percent: int) -> Trial | None:
     """Compute an answer to its end. None: the model failed on it.
 
     Raises:
@@ -103,13 +104,15 @@ async def _try(run: Run, engine: EngineClient, percent: int) -> Trial | None:
     by_choice: dict[int, list[TextDelta]] = defaultdict(list)
     prompts = [_on_trial(prompt) for prompt in run.prompts]
     try:
-        async with reading(run.submit(engine, prompts), run.context.client.receive) as deltas:
-            while batch := await deltas.next_batch():
-                batches.append(batch)
-                for delta in batch:
-                    by_choice[delta.index].append(delta)
-                    if delta.usage is not None:
-                        run.admission.on_aborted(delta.index, delta.usage)
+        stream, client = run.submit(engine, prompts), run.context.client
+        with keys.watching(client.principal.key_id, stream.fail):
+            async with reading(stream, client.receive) as deltas:
+                while batch := await deltas.next_batch():
+                    batches.append(batch)
+                    for delta in batch:
+                        by_choice[delta.index].append(delta)
+                        if delta.usage is not None:
+                            run.admission.on_aborted(delta.index, delta.usage)
     except EngineError:
         return None
     except APIError as error:

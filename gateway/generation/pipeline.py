@@ -26,6 +26,7 @@ class Pipeline:
 
     def __init__(self, services: Services, settings: Settings) -> None:
         self._engine = services.engine
+        self._keys = services.key_watch
         self._metrics = services.metrics
         self._candidates = Candidates(services, settings)
 
@@ -36,7 +37,7 @@ class Pipeline:
         Raises:
             APIError, QuotaExceeded, ChatTemplateError: no model takes it.
             ClientGone: the client disconnected.
-            EngineError, JournalUnavailable, TimeoutError: it failed on the way; `on_failure` was called.
+            EngineError, InvalidKey, JournalUnavailable, TimeoutError: it failed on the way; `on_failure` was called.
         """
         with measuring(self._metrics, context.operation, route.served, context.client.serving.name) as measurement:
             async with (
@@ -45,14 +46,14 @@ class Pipeline:
             ):
                 run, trial = admitted, None
                 if admitted.candidate.route.trial is not None:
-                    run, trial = await decide(admitted, self._candidates, self._engine, reserved)
+                    run, trial = await decide(admitted, self._candidates, self._engine, self._keys, reserved)
                 parser = sink.on_admitted(run)
                 try:
                     async with asyncio.timeout(context.deadline_s):
                         if trial is None:
                             run = await self._answer(run, parser, sink, reserved)
                         else:
-                            await _read(run, trial.replayed(), 0, parser, sink)
+                            await self._read(run, trial.replayed(), 0, parser, sink)
                     await run_to_completion(_end(run, sink))
                 except ClientGone:
                     raise
@@ -79,21 +80,27 @@ class Pipeline:
             while submitted < len(prompts):
                 first, submitted = submitted, min(submitted + at_a_time, len(prompts))
                 stream = run.submit(self._engine, prompts[first:submitted], first)
-                await _read(run, stream, first * each, parser, sink)
+                await self._read(run, stream, first * each, parser, sink)
         except BaseException:
             for choice in range(submitted * each, run.choices):
                 run.admission.on_aborted(choice, Usage(len(prompts[choice // each].token_ids), 0))
             raise
 
+    async def _read(self, run: Run, stream: OutputStream, first_choice: int, parser: OutputParser, sink: Sink) -> None:
+        client = run.context.client
+        with self._keys.watching(client.principal.key_id, stream.fail):
+            async with reading(stream, client.receive) as deltas:
+                await _pass_on(run, deltas, first_choice, parser, sink)
 
-async def _read(run: Run, stream: OutputStream, first_choice: int, parser: OutputParser, sink: Sink) -> None:
-    async with reading(stream, run.context.client.receive) as deltas:
-        while batch := await deltas.next_batch():
-            outputs = [parser.parse(first_choice + delta.index, delta) for delta in batch]
-            run.record(outputs)
-            if await sink.on_outputs(outputs):
-                deltas.check()
-                run.admission.record_sent()
+
+async def _pass_on(run: Run, deltas: OutputStream, first_choice: int, parser: OutputParser, sink: Sink) -> None:
+    """Give the sink all deltas, counted, and record what it has sent."""
+    while batch := await deltas.next_batch():
+        outputs = [parser.parse(first_choice + delta.index, delta) for delta in batch]
+        run.record(outputs)
+        if await sink.on_outputs(outputs):
+            deltas.check()
+            run.admission.record_sent()
 
 
 async def _end(run: Run, sink: Sink) -> None:

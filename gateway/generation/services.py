@@ -18,6 +18,7 @@ from gateway.refusals.refusal_log import RefusalLog
 from gateway.sessions import Sessions
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy.authenticator import Authenticator
+from gateway.tenancy.key_watch import KeyWatch
 from gateway.tenancy.records import Principal
 
 
@@ -58,6 +59,7 @@ class Services:
 
     engine: EngineClient
     authenticator: Authenticator[Principal]
+    key_watch: KeyWatch
     limiter: Limiter
     prices: PriceBook
     journal: Journal

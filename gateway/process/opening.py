@@ -51,6 +51,8 @@ from gateway.sessions.metrics import SessionCollector
 from gateway.telemetry.health import HealthCollector
 from gateway.telemetry.metrics import Metrics
 from gateway.tenancy import Authenticator, TenantStore
+from gateway.tenancy.key_watch import KeyWatch
+from gateway.tenancy.records import Principal
 from gateway.tenancy.tiers import count_tenants_by_tier
 from gateway.upstreams.fleet import Fleet, LocalEngine
 from gateway.upstreams.metrics import UpstreamCollector
@@ -112,9 +114,12 @@ async def open_services(
     await open_adapters(hosting, Changes(database, pepper))
     adapters = AdapterBook(AdapterStore(database), hosting.files)
     await adapters.load()
+    keys = PrepaidKeys(store, database, journal.follow_credit)
+    authenticator: Authenticator[Principal] = Authenticator(keys, pepper, revoked=store)
     services = Services(
         engine=engine,
-        authenticator=Authenticator(PrepaidKeys(store, database, journal.follow_credit), pepper, revoked=store),
+        authenticator=authenticator,
+        key_watch=KeyWatch(authenticator.why_ended),
         limiter=limiter,
         prices=prices,
         journal=journal,

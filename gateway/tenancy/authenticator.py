@@ -137,6 +137,21 @@ class Authenticator(Generic[Who]):
             raise InvalidKey("the key is not in use any more")
         return _principal_of(key)
 
+    def why_ended(self, public_id: str) -> InvalidKey | None:
+        """Why the running requests of a key that was presented earlier must end: it is revoked, or its tenant is
+        suspended. None: they may continue, also after the expiry of the key. From memory; an old read is repeated in the
+        background, so the answer follows a change within REFRESH_S + READ_TIMEOUT_S."""
+        read = self._remembered(public_id)
+        if self._age(read) > REFRESH_S:
+            self._request_read(public_id)
+        if read is None:
+            return None
+        if read.key is None:
+            return InvalidKey("revoked API key", None if read.revoked is None else read.revoked.owner)
+        if read.key.is_suspended:
+            return TenantSuspended("the tenant is suspended", read.key.principal)
+        return None
+
     async def aclose(self) -> None:
         """Cancel a read in progress."""
         if self._reader is not None:

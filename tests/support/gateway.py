@@ -33,11 +33,12 @@ EASY, HARD = "easy", "a hard one"
 
 
 class FakeAuthenticator:
-    """Two tenants' keys in memory. `down`: the store of keys does not answer."""
+    """Two tenants' keys in memory. `down`: the store of keys does not answer. `ended`: why keys are not in use."""
 
     def __init__(self) -> None:
         self.down = False
         self.closed = False
+        self.ended: dict[str, InvalidKey] = {}
         self.principals = {
             KEY: Principal("tenant-1", "acme", "standard", "pubid1"),
             PREMIUM_KEY: Principal("tenant-2", "globex", "premium", "pubid2"),
@@ -49,6 +50,9 @@ class FakeAuthenticator:
         if presented not in self.principals:
             raise InvalidKey("unknown API key")
         return self.principals[presented]
+
+    def why_ended(self, public_id: str) -> InvalidKey | None:
+        return self.ended.get(public_id)
 
     async def aclose(self) -> None:
         self.closed = True

@@ -18,6 +18,7 @@ from gateway.refusals.refusal_log import RefusalLog
 from gateway.sessions import Sessions
 from gateway.sessions.memory import MemorySessionStore
 from gateway.telemetry.metrics import Metrics
+from gateway.tenancy.key_watch import KeyWatch
 from tests.support.refusal_table import RefusalTable
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -52,6 +53,7 @@ def services_with(folder: Path, engine: EngineClient, authenticator: Any, **othe
     """Services with defaults for those that a test does not pass: no limits, and a small price for each model."""
     stats = getattr(engine, "stats", dict)
     made: dict[str, Any] = {
+        "key_watch": KeyWatch(authenticator.why_ended),
         "limiter": Limiter(MemoryStore()),
         "prices": price_book(dict.fromkeys(engine.models, ("0.1", "0.05", "0.4"))),
         "journal": others.get("journal") or Journal(folder / "journal.db", min_free_bytes=0),

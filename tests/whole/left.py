@@ -32,6 +32,8 @@ def left_in(gateway: Gateway) -> list[str]:
         left.append(f"{services.refusals.unstored_requests} refusals have not been stored")
     if sessions._open or sessions._waiting or sessions._releasing:
         left.append("turns of sessions")
+    if services.key_watch.running:
+        left.append(f"{services.key_watch.running} requests whose keys are watched")
     if gateway.tasks:
         left.append(f"{len(gateway.tasks)} requests")
     return left

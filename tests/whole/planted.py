@@ -345,6 +345,9 @@ TABLE = {
         Plant("a read of keys does not notify its waiters", "_finish_reads", drop("set_result")),
         Plant("a revoked key stays valid", "_age", return_before("_clock", "0.0")),
     ],
+    "gateway.tenancy.key_watch:KeyWatch": [
+        Plant("a request is watched after its end", "watching", drop("pop")),
+    ],
 }
 PLANTS = plants_in(TABLE | planted_upstream.TABLE)
 
