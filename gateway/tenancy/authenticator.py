@@ -139,7 +139,7 @@ class Authenticator(Generic[Who]):
 
     def why_ended(self, public_id: str) -> InvalidKey | None:
         """Why the running requests of a key that was presented earlier must end: it is revoked, or its tenant is
-        suspended. None: they may continue, also after the expiry of the key. From memory; an old read is repeated in the
+        suspended. None: they may continue, also after its expiry. From memory; an old read is repeated in the
         background, so the answer follows a change within REFRESH_S + READ_TIMEOUT_S."""
         read = self._remembered(public_id)
         if self._age(read) > REFRESH_S:
