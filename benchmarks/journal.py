@@ -78,6 +78,8 @@ class AnyKey:
     async def authenticate(self, presented: str) -> Principal:
         return Principal("tenant-1", "acme", "standard", "pubid1")
 
+    def why_ended(self, public_id: str) -> None: ...
+
     async def aclose(self) -> None: ...
 
 

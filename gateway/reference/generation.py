@@ -115,6 +115,12 @@ _FUNCTION = asked(
     },
 )
 _NAMED_FUNCTION = asked({"type": choice("function"), "function": asked({"name": text(minLength=1)})})
+_ALLOWED_TOOLS = asked(
+    {
+        "type": choice("allowed_tools"),
+        "allowed_tools": asked({"mode": choice("auto", "required"), "tools": listed(_NAMED_FUNCTION, 1, MAX_TOOLS)}),
+    }
+)
 CONVERSATION: dict[str, Schema] = {
     "add_generation_prompt": boolean(),
     "continue_final_message": boolean("The answer continues the last message."),
@@ -128,23 +134,38 @@ CONVERSATION: dict[str, Schema] = {
 MESSAGES = listed(ref("Message"), 1, MAX_MESSAGES)
 TOOLS: dict[str, Schema] = {
     "tools": listed(asked({"type": choice("function"), "function": _FUNCTION}), 0, MAX_TOOLS),
-    "tool_choice": one_of(choice("none", "auto", "required"), _NAMED_FUNCTION),
+    "tool_choice": one_of(choice("none", "auto", "required"), _NAMED_FUNCTION, _ALLOWED_TOOLS),
     "parallel_tool_calls": boolean(),
 }
+OLDER_TOOLS: dict[str, Schema] = {
+    "functions": listed(_FUNCTION, 0, MAX_TOOLS, "The older form of `tools`, which cannot be given with it."),
+    "function_call": one_of(
+        choice("none", "auto"), asked({"name": text(minLength=1)}), about="The older form of `tool_choice`."
+    ),
+}
+_CALLED = asked({"name": text(minLength=1)}, {"arguments": text("A JSON object.")})
 _CALL = asked(
     {
         "id": text(minLength=1),
         "type": choice("function"),
-        "function": asked({"name": text(minLength=1)}, {"arguments": text("A JSON object.")}),
+        "function": _CALLED,
     }
 )
 _OF_MESSAGES: dict[str, Schema] = {
     "content": one_of(
         text(),
-        listed(asked({"type": choice("text"), "text": text()}), 1),
-        about="Required, except in an assistant's message with tool calls.",
+        listed(
+            one_of(
+                asked({"type": choice("text"), "text": text()}),
+                asked({"type": choice("refusal"), "refusal": text()}),
+            ),
+            1,
+        ),
+        about="Required, except in an assistant's message with calls or a refusal.",
     ),
-    "name": text(),
+    "name": text("Required with the role `function`."),
+    "refusal": text("Of an assistant's message without content."),
+    "function_call": _CALLED | {"description": "Of an assistant's message, in place of `tool_calls`."},
     "tool_call_id": text("Required with the role `tool`."),
     "tool_calls": listed(_CALL, 0, MAX_MESSAGES, "Of an assistant's message."),
     "reasoning_content": text("Of an assistant's message."),
@@ -172,6 +193,7 @@ COMPONENTS: dict[str, Schema] = {
             "session_id": SESSION_ID,
             **CONVERSATION,
             **TOOLS,
+            **OLDER_TOOLS,
             **SAMPLING,
             **refused(REFUSED_CHAT),
         },

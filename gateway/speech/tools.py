@@ -29,13 +29,14 @@ class ToolChoice(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """The tools of a request. `named`: the tool that must be called, with `choice` REQUIRED. `param`: the parameter of
-    the body, for errors."""
+    the body, for errors. `is_older_form`: they were declared as functions, and so are the calls of the answer."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice = ToolChoice.AUTO
     named: str | None = None
     parallel: bool = True
     param: str = "tools"
+    is_older_form: bool = False
 
     @property
     def shown(self) -> tuple[Tool, ...]:

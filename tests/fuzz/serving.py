@@ -49,6 +49,9 @@ class OneKey:
     async def authenticate(self, presented: str) -> Principal:
         return self._principal
 
+    def why_ended(self, public_id: str) -> None:
+        """Its key stays."""
+
     async def aclose(self) -> None:
         pass
 

@@ -42,6 +42,7 @@ class ChatFormatter:
         self._running_usage = request.details.running_usage
         self._include_usage = request.include_usage
         self._details = DetailsFormatter(request.details, [prompt.token_ids], request.params.n, tokenizer)
+        self._older_form = request.tools is not None and request.tools.is_older_form
         self._echo = prompt.echo or ""
         self._start = header.chunk_start(_CHUNK)
         self._end = chunk_end(request.include_usage)
@@ -62,7 +63,7 @@ class ChatFormatter:
             if self._echo:
                 chunks.append(head + _delta_of(Text(self._echo)) + b',"logprobs":null,"finish_reason":null}' + end)
             self._begun.add(choice)
-        deltas = [_delta_of(piece) for piece in output.pieces]
+        deltas = [_delta_of(piece, older_form=self._older_form) for piece in output.pieces]
         logprobs, token_ids = self._logprobs_of(delta), self._token_ids_of(delta)
         if not deltas and ((self._logprobs and delta.logprobs) or (token_ids and delta.finish_reason is None)):
             deltas = [b'{"content":""}']
@@ -71,8 +72,8 @@ class ChatFormatter:
                 head + content + b',"logprobs":' + logprobs + b',"finish_reason":null' + token_ids + b"}" + end
             )
             logprobs, token_ids = b"null", b""
-        if output.finish_reason is not None:
-            reason = output.finish_reason.encode()
+        if (ended := self._reason(output.finish_reason)) is not None:
+            reason = ended.encode()
             chunks.append(head + b'{},"logprobs":null,"finish_reason":"%b"' % reason + token_ids + b"}" + end)
         return b"".join(map(event, chunks))
 
@@ -87,7 +88,7 @@ class ChatFormatter:
     def body(self, choices: Sequence[ParsedDelta], usage: UsageTotal) -> bytes:
         formatted = []
         for index, choice in enumerate(choices):
-            message = _message(ParsedMessage.of(choice.pieces))
+            message = _message(ParsedMessage.of(choice.pieces), older_form=self._older_form)
             if self._echo:
                 message["content"] = self._echo + (message["content"] or "")
             formatted.append(
@@ -95,12 +96,15 @@ class ChatFormatter:
                     "index": index,
                     "message": message,
                     "logprobs": chat_logprobs(choice.delta.logprobs, self._tokenizer) if self._logprobs else None,
-                    "finish_reason": choice.finish_reason,
+                    "finish_reason": self._reason(choice.finish_reason),
                     **self._details.of_answer(choice.delta),
                 }
             )
         whole = self._header.wire("chat.completion") | {"choices": formatted, "usage": usage.openai_usage()}
         return orjson.dumps(whole | self._details.of_prompt(0, choices[0].delta.prompt_logprobs))
+
+    def _reason(self, reason: str | None) -> str | None:
+        return "function_call" if self._older_form and reason == "tool_calls" else reason
 
     def _role_end(self, end: bytes) -> bytes:
         """End of a role chunk. The first chunk of the stream has the prompt's details."""
@@ -118,8 +122,12 @@ class ChatFormatter:
         return orjson.dumps(chat_logprobs(delta.logprobs, self._tokenizer)) if self._logprobs else b"null"
 
 
-def _delta_of(piece: Piece) -> bytes:
+def _delta_of(piece: Piece, *, older_form: bool = False) -> bytes:
     match piece:
+        case CallBegun(_, _, name) if older_form:
+            return orjson.dumps({"function_call": {"name": name, "arguments": ""}})
+        case CallArguments(_, text) if older_form:
+            return orjson.dumps({"function_call": {"arguments": text}})
         case Text(text):
             return b'{"content":' + orjson.dumps(text) + b"}"
         case Reasoning(text):
@@ -130,13 +138,15 @@ def _delta_of(piece: Piece) -> bytes:
             return orjson.dumps({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
 
 
-def _message(spoken: ParsedMessage) -> dict[str, Any]:
+def _message(spoken: ParsedMessage, *, older_form: bool) -> dict[str, Any]:
     """The message object. `content` is null where the answer has tool calls and no text."""
     content = spoken.text if spoken.text is not None or spoken.calls else ""
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if spoken.reasoning is not None:
         message["reasoning_content"] = spoken.reasoning
-    if spoken.calls:
+    if spoken.calls and older_form:
+        message["function_call"] = _call(spoken.calls[0])["function"]
+    elif spoken.calls:
         message["tool_calls"] = [_call(call) for call in spoken.calls]
     return message
 

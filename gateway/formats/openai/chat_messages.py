@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.formats.openai.older_functions import OlderCalls
 from gateway.generation.request import Conversation
 from gateway.http.bounds import MAX_ARGUMENTS_NESTING, MAX_MESSAGES, MAX_TEMPLATE_VARIABLES
 from gateway.http.errors import APIError, invalid
@@ -19,13 +20,12 @@ from gateway.http.fields import (
 )
 from gateway.http.json_body import InnerJSON
 
-ROLES = ("system", "developer", "user", "assistant", "tool")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 REFUSED_IN_MESSAGE: dict[str, tuple[object, ...]] = {
     "annotations": ([],),
     "audio": (),
-    "function_call": (),
     "parsed": (),
     "reasoning": ("",),
     "reasoning_content": ("",),
@@ -49,8 +49,8 @@ def take_conversation(fields: Fields) -> Conversation:
         raise missing("messages")
     if not items:
         raise empty_array("messages")
-    inner = InnerJSON()
-    messages = tuple(_message(Fields(item, f"messages[{i}]"), inner) for i, item in enumerate(items))
+    inner, older = InnerJSON(), OlderCalls()
+    messages = tuple(_message(Fields(item, f"messages[{i}]"), inner, older) for i, item in enumerate(items))
     continues = _take_continue(fields, messages[-1])
     return Conversation(
         messages=messages,
@@ -103,14 +103,16 @@ def _take_variables(fields: Fields) -> Mapping[str, str | int | float | bool]:
     return variables
 
 
-def _message(fields: Fields, inner: InnerJSON) -> dict[str, Any]:
+def _message(fields: Fields, inner: InnerJSON, older: OlderCalls) -> dict[str, Any]:
     """One message in the form that chat templates read."""
     role = fields.required_string("role")
     if role not in ROLES:
         raise unsupported_value(fields.path("role"), role, ROLES)
-    message: dict[str, Any] = {"role": role}
-    calls = _take_tool_calls(fields, inner) if role == "assistant" else []
+    message: dict[str, Any] = {"role": "tool" if role == "function" else role}
+    calls = _take_calls(fields, inner, older) if role == "assistant" else []
     content = fields.take("content")
+    if role == "assistant":
+        content = content or fields.string("refusal")  # an answer has one of them
     if content is not None:
         message["content"] = _content(content, fields.path("content"))
     elif calls:
@@ -123,9 +125,11 @@ def _message(fields: Fields, inner: InnerJSON) -> dict[str, Any]:
         message |= _take_reasoning(fields)
     if role == "tool":
         message["tool_call_id"] = fields.required_string("tool_call_id")
-    name = fields.string("name")
+    name = fields.required_string("name") if role == "function" else fields.string("name")
     if name is not None:
         message["name"] = name
+        if role == "function":
+            message["tool_call_id"] = older.id_of(name)
     fields.finish(REFUSED_IN_MESSAGE)
     return message
 
@@ -151,23 +155,27 @@ def _content(content: object, path: str) -> str | list[dict[str, str]]:
     for i, item in enumerate(content):
         part = Fields(item, f"{path}[{i}]")
         kind = part.required_string("type")
-        if kind != "text":
+        if kind not in ("text", "refusal"):
             raise invalid(
                 part.path("type"),
                 "Only content parts of type 'text' are supported by this server.",
                 "unsupported_parameter",
             )
-        text = part.take("text")
+        text = part.take(kind)
         if text is None:
-            raise missing(part.path("text"))
-        parts.append({"type": "text", "text": as_string(text, part.path("text"))})
+            raise missing(part.path(kind))
+        parts.append({"type": "text", "text": as_string(text, part.path(kind))})
         part.finish({})
     return parts
 
 
-def _take_tool_calls(fields: Fields, inner: InnerJSON) -> list[dict[str, Any]]:
-    """Tool calls of an earlier answer. Arguments are parsed to objects, which templates print."""
-    value = fields.take("tool_calls")
+def _take_calls(fields: Fields, inner: InnerJSON, older: OlderCalls) -> list[dict[str, Any]]:
+    """Calls of an earlier answer, in either form. Arguments are parsed to objects, which templates print."""
+    value, function = fields.take("tool_calls"), fields.nested("function_call")
+    if function is not None:
+        if value:
+            raise invalid(fields.path("function_call"), "A message has either 'tool_calls' or 'function_call'.")
+        return [older.call(*_call(function, inner))]
     if value is None:
         return []
     items = as_array(value, fields.path("tool_calls"), MAX_MESSAGES)
@@ -182,15 +190,21 @@ def _tool_call(call: Fields, inner: InnerJSON) -> dict[str, Any]:
     function = call.nested("function")
     if function is None:
         raise missing(call.path("function"))
+    call.finish({})
+    name, arguments = _call(function, inner)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _call(function: Fields, inner: InnerJSON) -> tuple[str, dict[str, Any]]:
+    """The name and the arguments of a called function."""
     name = function.required_string("name")
     path = function.path("arguments")
     text = function.string("arguments") or "{}"
     function.finish({})
-    call.finish({})
     try:
         arguments = inner.parse(text.encode(), MAX_ARGUMENTS_NESTING)
     except APIError:
         raise invalid(path, f"Invalid '{path}': expected a string that contains a JSON object.") from None
     if not isinstance(arguments, dict):
         raise invalid(path, f"Invalid '{path}': expected a string that contains a JSON object.")
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return name, arguments

@@ -5,12 +5,14 @@ from engine.sampling_defaults import SAMPLING_DEFAULTS
 from gateway.formats.openai.chat_messages import take_conversation
 from gateway.formats.openai.details import take_details
 from gateway.formats.openai.hints import take_hints
+from gateway.formats.openai.older_functions import take_functions
 from gateway.formats.openai.sampling import MAX_TOKENS, REFUSED, take_sampling, take_stream, take_truncation
 from gateway.formats.openai.tool_schema import take_tools
 from gateway.generation.request import GenerationRequest
 from gateway.http.errors import invalid
 from gateway.http.fields import Fields
 from gateway.http.session_ids import require_session_id
+from gateway.speech.tools import ToolUse
 
 REFUSED_CHAT: dict[str, tuple[object, ...]] = REFUSED | {
     "add_special_tokens": (False,),
@@ -18,8 +20,6 @@ REFUSED_CHAT: dict[str, tuple[object, ...]] = REFUSED | {
     "best_of": (1,),
     "chat_template": (),
     "documents": ([],),
-    "function_call": ("none",),
-    "functions": ([],),
     "include_reasoning": (True,),
     "media_io_kwargs": ({},),
     "modalities": (["text"],),
@@ -41,7 +41,7 @@ def parse_chat(fields: Fields) -> GenerationRequest:
     unstated = fields.unstated(SAMPLING_DEFAULTS)
     model = fields.required_string("model")
     conversation = take_conversation(fields)
-    tools = take_tools(fields)
+    tools = _take_tools(fields)
     limit_param, max_tokens = _take_limit(fields)
     logprobs = _take_logprobs(fields)
     streaming = take_stream(fields)
@@ -71,6 +71,13 @@ def parse_chat(fields: Fields) -> GenerationRequest:
         truncation=truncation,
         unstated=unstated,
     )
+
+
+def _take_tools(fields: Fields) -> ToolUse | None:
+    tools, functions = take_tools(fields), take_functions(fields)
+    if tools is not None and functions is not None:
+        raise invalid("functions", "'functions' is not allowed together with 'tools'.")
+    return tools or functions
 
 
 def _take_limit(fields: Fields) -> tuple[str | None, int | None]:

@@ -1,11 +1,12 @@
 """Tools in the body of a chat: `tools`, `tool_choice` and `parallel_tool_calls`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from gateway.formats.openai.structured import schema_spec
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields, missing, unsupported_value, wrong_pattern, wrong_type
+from gateway.http.fields import Fields, empty_array, missing, unsupported_value, wrong_pattern, wrong_type
 from gateway.speech.tools import Tool, ToolChoice, ToolUse
 
 MAX_TOOLS = 128
@@ -25,11 +26,9 @@ def take_tools(fields: Fields) -> ToolUse | None:
     items = fields.array("tools", MAX_TOOLS) or []
     tools = tuple(_tool(Fields(item, f"{fields.path('tools')}[{i}]")) for i, item in enumerate(items))
     require_own_names(tools)
-    choice, named = _take_choice(fields, tools)
+    use = _chosen(fields, tools)
     parallel = fields.boolean("parallel_tool_calls", True)
-    if not tools:
-        return None
-    return ToolUse(tools, choice, named, parallel, fields.path("tools"))
+    return replace(use, parallel=parallel) if tools else None
 
 
 def _tool(fields: Fields) -> Tool:
@@ -86,27 +85,74 @@ def require_own_names(tools: Sequence[Tool]) -> None:
         seen.add(tool.name)
 
 
-def _take_choice(fields: Fields, tools: Sequence[Tool]) -> tuple[ToolChoice, str | None]:
-    """`tool_choice`, and the tool that it names."""
-    given, path = fields.take("tool_choice"), fields.path("tool_choice")
+def _chosen(fields: Fields, tools: tuple[Tool, ...]) -> ToolUse:
+    """The tools as `tool_choice` has them."""
+    given, path, param = fields.take("tool_choice"), fields.path("tool_choice"), fields.path("tools")
     if given is None:
-        return ToolChoice.AUTO, None
+        return ToolUse(tools, param=param)
     if isinstance(given, str):
         if given not in tuple(ToolChoice):
             raise unsupported_value(path, given, ToolChoice)
         choice = ToolChoice(given)
         if not tools and choice is not ToolChoice.NONE:
             raise invalid(path, f"'{path}' is only allowed when 'tools' are specified.")
-        return choice, None
-    wrapping = Fields(given, path)
-    if wrapping.required_string("type") != "function":
-        raise invalid(wrapping.path("type"), f"'{wrapping.path('type')}' must be 'function'.", "unsupported_parameter")
+        return ToolUse(tools, choice, param=param)
+    stated = Fields(given, path)
+    kind = stated.required_string("type")
+    if kind == "function":
+        return ToolUse(tools, ToolChoice.REQUIRED, _named(stated, tools).name, param=param)
+    if kind == "allowed_tools":
+        allowed = stated.nested("allowed_tools")
+        if allowed is None:
+            raise missing(stated.path("allowed_tools"))
+        stated.finish({})
+        return replace(allowed_tools(allowed, tools, _allowed_name), param=param)
+    path = stated.path("type")
+    raise invalid(path, f"'{path}' must be 'function' or 'allowed_tools'.", "unsupported_parameter")
+
+
+def allowed_tools(given: Fields, tools: Sequence[Tool], read: Callable[[Fields, Sequence[Tool]], Tool]) -> ToolUse:
+    """Parse `mode` and `tools` of OpenAI's allowed tools: the prompt contains only those. `read` parses one of them.
+
+    Raises:
+        APIError: the mode is unknown, or there are no tools.
+    """
+    mode = given.required_string("mode")
+    if mode not in (ToolChoice.AUTO, ToolChoice.REQUIRED):
+        raise unsupported_value(given.path("mode"), mode, ("auto", "required"))
+    items = given.array("tools", MAX_TOOLS) or []
+    if not items:
+        raise empty_array(given.path("tools"))
+    allowed = {read(Fields(item, f"{given.path('tools')}[{i}]"), tools).name for i, item in enumerate(items)}
+    given.finish({})
+    return ToolUse(tuple(tool for tool in tools if tool.name in allowed), ToolChoice(mode))
+
+
+def declared(given: Fields, tools: Sequence[Tool]) -> Tool:
+    """The tool that the member `name` names.
+
+    Raises:
+        APIError: there is none.
+    """
+    name = given.required_string("name")
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    raise invalid(given.path("name"), f"The tool in '{given.path('name')}' is not in 'tools'.")
+
+
+def _allowed_name(given: Fields, tools: Sequence[Tool]) -> Tool:
+    if (kind := given.required_string("type")) != "function":
+        raise unsupported_value(given.path("type"), kind, ("function",))
+    return _named(given, tools)
+
+
+def _named(wrapping: Fields, tools: Sequence[Tool]) -> Tool:
+    """The tool of `{"type": "function", "function": {"name": ...}}`, whose type was taken."""
     function = wrapping.nested("function")
     if function is None:
         raise missing(wrapping.path("function"))
     wrapping.finish({})
-    name = function.required_string("name")
+    tool = declared(function, tools)
     function.finish({})
-    if all(tool.name != name for tool in tools):
-        raise invalid(function.path("name"), f"The tool in '{function.path('name')}' is not in 'tools'.")
-    return ToolChoice.REQUIRED, name
+    return tool

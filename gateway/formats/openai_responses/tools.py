@@ -7,10 +7,16 @@ from typing import Any
 
 import orjson
 
-from gateway.formats.openai.tool_schema import MAX_TOOLS, read_function, require_own_names
+from gateway.formats.openai.tool_schema import (
+    MAX_TOOLS,
+    allowed_tools,
+    declared,
+    read_function,
+    require_own_names,
+)
 from gateway.formats.openai_responses.items import CallName, full_name
 from gateway.http.errors import invalid
-from gateway.http.fields import Fields, as_string, empty_array, unsupported_value, wrong_pattern
+from gateway.http.fields import Fields, as_string, unsupported_value, wrong_pattern
 from gateway.speech.tools import Tool, ToolChoice, ToolUse
 
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -112,39 +118,20 @@ def _chosen(choice: object, tools: tuple[Tool, ...], parallel: bool) -> ToolUse:
     given = Fields(choice, "tool_choice")
     kind = given.required_string("type")
     if kind == "function":
-        named = _declared(given, tools).name
+        named = declared(given, tools).name
         given.finish({})
         return ToolUse(tools, ToolChoice.REQUIRED, named, parallel)
     if kind == "allowed_tools":
-        return _allowed(given, tools, parallel)
+        return replace(allowed_tools(given, tools, _allowed_name), parallel=parallel)
     message = f"'tool_choice' of type '{kind[:_MAX_SHOWN_CHARS]}' is not supported by this server."
     raise invalid("tool_choice.type", message, "unsupported_parameter")
 
 
-def _allowed(given: Fields, tools: Sequence[Tool], parallel: bool) -> ToolUse:
-    """`allowed_tools`: the prompt contains only the allowed tools."""
-    mode = given.required_string("mode")
-    if mode not in (ToolChoice.AUTO, ToolChoice.REQUIRED):
-        raise unsupported_value(given.path("mode"), mode, ("auto", "required"))
-    items = given.array("tools", MAX_TOOLS) or []
-    if not items:
-        raise empty_array(given.path("tools"))
-    allowed = []
-    for i, item in enumerate(items):
-        one = Fields(item, f"{given.path('tools')}[{i}]")
-        as_string(one.take("type") or "function", one.path("type"))
-        allowed.append(_declared(one, tools).name)
-        one.finish({})
+def _allowed_name(given: Fields, tools: Sequence[Tool]) -> Tool:
+    as_string(given.take("type") or "function", given.path("type"))
+    tool = declared(given, tools)
     given.finish({})
-    return ToolUse(tuple(tool for tool in tools if tool.name in allowed), ToolChoice(mode), parallel=parallel)
-
-
-def _declared(given: Fields, tools: Sequence[Tool]) -> Tool:
-    name = given.required_string("name")
-    for tool in tools:
-        if tool.name == name:
-            return tool
-    raise invalid(given.path("name"), f"The tool in '{given.path('name')}' is not in 'tools'.")
+    return tool
 
 
 def _echo(tool: Tool) -> dict[str, Any]:

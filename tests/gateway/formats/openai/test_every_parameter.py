@@ -44,7 +44,7 @@ SAID = [USER, {"role": "assistant", "content": "Once"}]
 ALONE = """
     add_generation_prompt=false add_special_tokens=false allowed_token_ids=[65] audio={"voice":"alloy","format":"wav"}
     bad_words=["x"] best_of=2 chat_template_kwargs={"a":1} documents=[{"title":"t","text":"x"}]
-    ec_transfer_params={"a":1} echo=true frequency_penalty=1 function_call="auto" guided_choice=["a"]
+    ec_transfer_params={"a":1} echo=true frequency_penalty=1 guided_choice=["a"]
     guided_decoding_backend="xgrammar" guided_regex="a" ignore_eos=true include_reasoning=false
     include_stop_str_in_output=true kv_transfer_params={"a":1} length_penalty=0.5 logit_bias={"65":1}
     logits_processors=["x"] logprob_token_ids=[65] max_tokens=3 media_io_kwargs={"image":{"a":1}} min_p=0.5
@@ -64,6 +64,7 @@ ASKING: dict[str, dict[str, Any]] = {
     "cache_salt": {"cache_salt": "x" * 43},
     "chat_template": {"chat_template": "{{ messages }}"},
     "continue_final_message": {"continue_final_message": True, "messages": SAID},
+    "function_call": {"functions": [FUNCTION], "function_call": "none"},
     "functions": {"functions": [FUNCTION]},
     "guided_grammar": {"guided_grammar": 'root ::= "a"'},
     "guided_json": {"guided_json": FIELD},

@@ -102,7 +102,6 @@ UNSUPPORTED = [
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
 ]
 CHAT_UNSUPPORTED = [
-    ({"functions": [{"name": "f"}]}, "functions"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"audio": {"voice": "x"}}, "audio"),
     ({"prediction": {"type": "content", "content": "x"}}, "prediction"),

@@ -1,6 +1,7 @@
 """Tools in chats: the fields that a body may have, the prompt of the model, and the calls in its answer."""
 
 import json
+from collections.abc import Sequence
 
 import jsonschema
 import pytest
@@ -31,6 +32,11 @@ def engine() -> FakeEngine:
 
 def tool(name: object = "weather", **function: object) -> dict[str, object]:
     return {"type": "function", "function": {"name": name, "parameters": WEATHER} | function}
+
+
+def allowed(mode: str, names: Sequence[str] = ("weather",)) -> dict[str, object]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
 
 
 def chat(client: TestClient, **fields: object):
@@ -66,6 +72,13 @@ def prompt_of(engine: FakeEngine, call: int = -1) -> str:
         ({"tool_choice": "any"}, "tool_choice"),
         ({"tool_choice": 5}, "tool_choice"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+        ({"tool_choice": allowed("none")}, "tool_choice.allowed_tools.mode"),
+        ({"tool_choice": allowed("auto", [])}, "tool_choice.allowed_tools.tools"),
+        (
+            {"tool_choice": allowed("auto", ["time"])},
+            "tool_choice.allowed_tools.tools[0].function.name",
+        ),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
         ({"tool_choice": {"type": "function", "function": {"name": "time"}}}, "tool_choice.function.name"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
