@@ -138,6 +138,9 @@ class Settings(BaseSettings):
     gateway_processes: int = Field(default=1, ge=1, le=256)
     """Processes that serve the port together, over one engine process. More than 1 need `redis_url`, PostgreSQL and a
     ClickHouse server."""
+    gateway_silence_s: int = Field(default=20, ge=1, le=3600)
+    """One of several gateway processes whose event loop stands still for so long is killed and started again. The
+    longest calls on the loop, such as the tokens of the largest body or a full garbage collection, take 1 to 2 s."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     """Addresses or networks, such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
     trusted. Empty: the peer of a connection is the client."""
