@@ -188,9 +188,8 @@ async def test_lines_count_the_requests_whose_tokens_are_estimated(world: World)
     use(5, estimated=False)
     use(10, estimated=True)
     october = await world.final(OCTOBER)
-    world.usage.record(
-        *(an_event(world.tenant_id, IN_OCTOBER, world.price, n, **e) for n, e in (exact, *2 * [estimated]))
-    )
+    use(5, estimated=False)
+    use(10, 11, estimated=True)
     november = await world.final(NOVEMBER)
     for invoice, events, estimates in ((october, 2, 1), (november, 3, 2)):
         (line,) = (await world.invoices.get(invoice.number)).statement.lines
