@@ -92,7 +92,7 @@ async def _read(run: Run, stream: OutputStream, first_choice: int, parser: Outpu
             outputs = [parser.parse(first_choice + delta.index, delta) for delta in batch]
             run.record(outputs)
             if await sink.on_outputs(outputs):
-                deltas.check()
+                # Before the next delta is asked for, which raises what has happened to the request or its client since.
                 run.admission.record_sent()
 
 

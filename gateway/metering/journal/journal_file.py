@@ -289,8 +289,10 @@ class JournalFile:
         columns = _PROGRESS if self._has_estimates() else _PROGRESS.replace("estimated", "0")
         query = f"SELECT opening, advanced_ms, {columns} FROM open_requests ORDER BY request_id"
         return [
-            OpenRequest(UsageContext.from_json(opening), Progress(*counts, estimated=bool(estimated)), advanced_ms)
-            for opening, advanced_ms, *counts, estimated in self._connection.execute(query).fetchall()
+            OpenRequest(
+                UsageContext.from_json(opening), Progress(prompt, cached, answer, ttft_ms, bool(estimated)), advanced_ms
+            )
+            for opening, advanced_ms, prompt, cached, answer, ttft_ms, estimated in self._connection.execute(query)
         ]
 
     def _has_estimates(self) -> bool:
