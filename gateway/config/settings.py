@@ -139,8 +139,8 @@ class Settings(BaseSettings):
     """Processes that serve the port together, over one engine process. More than 1 need `redis_url`, PostgreSQL and a
     ClickHouse server."""
     gateway_silence_s: int = Field(default=20, ge=1, le=3600)
-    """One of several gateway processes whose event loop stands still for so long is killed and started again. The
-    longest calls on the loop, such as the tokens of the largest body or a full garbage collection, take 1 to 2 s."""
+    """One of several gateway processes whose event loop stands still for so long is killed and started again. It is
+    to be well above a full garbage collection and any synchronous call on the loop, on a machine that is overloaded."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     """Addresses or networks, such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
     trusted. Empty: the peer of a connection is the client."""

@@ -54,7 +54,7 @@ class Group:
     key: str = ""
     limited: str = ""
     program: tuple[str, ...] = (str(TURNPIKE),)
-    """What `serve` is said to."""
+    """The command that `serve` follows."""
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
