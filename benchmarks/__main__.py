@@ -42,6 +42,7 @@ ALL = (
         "sse",
         "slow_readers",
         "open_streams",
+        "gateway_growth",
         "metering",
         "dashboards",
         "premium",
@@ -60,7 +61,7 @@ LEFT_OUT: Mapping[str, str] = {
     "niceness": "is for who changes engine/runtime/thread.py",
     "first_minutes": "installs the project from the network",
     "at_once": "a server, started by sse",
-    "weightless": "a server, started by sse and slow_readers",
+    "weightless": "a server, started by sse, slow_readers and gateway_growth",
     "weightless_process": "its engine's process",
     "fake_replica": "a worker, started by open_streams",
 }

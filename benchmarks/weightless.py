@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import gateway.process.gateway_processes
 import gateway.process.serve
 from engine.catalog.catalog import fetch
 from engine.checkpoints.checkpoint import open_checkpoint
@@ -119,6 +120,8 @@ def command(
 def serve(kind: type[Engine]) -> None:
     """The program, with an engine of this kind; in a process of its own, if the environment asks for it."""
     own = os.environ.get(OWN_PROCESS) == "1"
+    several = gateway.process.gateway_processes
+    several.start_engine = partial(several.start_engine, module="benchmarks.weightless_process")
     gateway.process.serve.load_engine = load_worker if own else partial(load_engine, kind)
     gateway.process.serve.server_config = partial(server_config, stall_seconds=STALL_SECONDS)  # type: ignore[assignment]
     main()

@@ -38,6 +38,8 @@ class ClassLoad:
     `context_tokens`: tokens whose KV its running requests read in each step.
     `answer_tokens`: the expected length of an answer, from completed answers or, before there is one, from the bounds
     of the current requests. `bound_tokens`: the sum of those bounds; None where it is from completed answers.
+    `waiting_cached_tokens`: of `waiting_tokens`, those that the prefix cache has as of the snapshot, for the requests
+    that were looked up; a token of each request has to be computed.
     """
 
     waiting_requests: int = 0
@@ -48,6 +50,17 @@ class ClassLoad:
     context_tokens: int = 0
     answer_tokens: float = 1.0
     bound_tokens: int | None = None
+    waiting_cached_tokens: int = 0
+
+    @property
+    def uncached_tokens(self) -> int:
+        """Tokens that the waiting requests have to compute, at least one each."""
+        return max(self.waiting_tokens - self.waiting_cached_tokens, min(self.waiting_requests, self.waiting_tokens))
+
+    @property
+    def uncached_pairs(self) -> int:
+        """Attention pairs of these tokens, as their share of all."""
+        return self.waiting_pairs * self.uncached_tokens // max(self.waiting_tokens, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +119,9 @@ class QueueSnapshot:
         return replace(self, classes=classes)
 
     def without_cached(self, cached_tokens: Sequence[int]) -> Self:
-        """The snapshot with `cached_tokens` of each class, by rank, found in the prefix cache for the waiting requests.
-        Each has a token to compute."""
-        return replace(self, classes=tuple(map(_without_cached, self.classes, cached_tokens)))
+        """The snapshot with at least `cached_tokens` of each class, by rank, in the prefix cache for the waiting
+        requests, as the caller knows of its own. They may be among those that the snapshot counts."""
+        return replace(self, classes=tuple(map(_with_cached, self.classes, cached_tokens)))
 
     def without_waiting(self, service_class: int, *, requests: int, tokens: int, pairs: int) -> Self:
         """The snapshot without some waiting requests of a class, given by their number and sums."""
@@ -119,6 +132,9 @@ class QueueSnapshot:
             waiting_tokens=max(load.waiting_tokens - tokens, 0),
             waiting_pairs=max(load.waiting_pairs - pairs, 0),
         )
+        if load.waiting_cached_tokens:  # the rest has its share of them
+            rest = load.waiting_cached_tokens * shorter.waiting_tokens // max(load.waiting_tokens, 1)
+            shorter = replace(shorter, waiting_cached_tokens=rest)
         return replace(self, classes=(*self.classes[:service_class], shorter, *self.classes[service_class + 1 :]))
 
     def queue_depth(self, arrivals: Sequence[Arrivals]) -> int:
@@ -165,8 +181,9 @@ class LoadSums:
     """Running sums of one class, from which `ClassLoad` is made. Updated at each change of a request's state.
 
     `tokens`: a request's prompt and answer so far; `max_tokens`: the bound of its answer. All tokens of a waiting
-    request count as uncomputed; cached ones are known only when it starts. A request is removed with the values that
-    it was added with, plus its part of `advance`, so the sums of an empty scheduler are zero.
+    request are in the sums; what the cache has of them changes with every step, and is looked up by the snapshot. A
+    request is removed with the values that it was added with, plus its part of `advance`, so the sums of an empty
+    scheduler are zero.
     """
 
     def __init__(self) -> None:
@@ -218,7 +235,7 @@ class LoadSums:
         """Tokens whose KV the running requests read in a step."""
         return self._computed_tokens + self._running_requests
 
-    def load(self) -> ClassLoad:
+    def load(self, waiting_cached_tokens: int = 0) -> ClassLoad:
         return ClassLoad(
             waiting_requests=self._waiting_requests,
             waiting_tokens=self._waiting_tokens,
@@ -228,6 +245,7 @@ class LoadSums:
             context_tokens=self.context_tokens,
             answer_tokens=self.answer_tokens,
             bound_tokens=None if self._answers else self._bound_tokens,
+            waiting_cached_tokens=waiting_cached_tokens,
         )
 
     def check(self) -> None:
@@ -266,12 +284,13 @@ def predict_first_token_ns(
       filled by the requests ahead first, and R includes those.
     - A step takes the time of its decode work; the marginal cost of the prefill is added.
 
-    Higher-class requests that arrive later go first too; their expected share of the engine is their recent one. Cache
-    hits of the requests ahead and drafts are not predicted; both shorten the wait.
+    The prefill of the requests ahead is without what the prefix cache has for them. They need blocks and slots for all
+    of it. Higher-class requests that arrive later go first too; their expected share of the engine is their recent one.
+    Drafts are not predicted; they shorten the wait.
     """
     sums, capacity = _sums_of(snapshot, service_class), snapshot.capacities[service_class]
     step_tokens = max(capacity.prefill_step_tokens, 1)
-    prefill_tokens = sums.waiting_tokens + sums.prefill_tokens
+    prefill_tokens = sums.uncached_tokens + sums.prefill_tokens
     decode_ns = cost.predict_ns(StepWork(sums.running, sums.context_tokens, 0, sums.running))
     steps_to_a_slot = _steps_to_a_slot(sums, capacity)
     queue_ns = max(
@@ -286,7 +305,7 @@ def predict_first_token_ns(
     prefill = StepWork(
         tokens=prefill_tokens + own_tokens,
         context_tokens=0,
-        prefill_pairs=sums.waiting_pairs + own.prefill_pairs,
+        prefill_pairs=sums.uncached_pairs + own.prefill_pairs,
         rows=0,
     )
     prefill_ns = cost.predict_ns(prefill) - cost.predict_ns(NO_WORK)
@@ -312,17 +331,17 @@ def retry_after_ms(drain_ns: int, spread: float) -> int:
     return min(max(wait_ms, MIN_RETRY_MS), MAX_RETRY_MS)
 
 
-def _without_cached(load: ClassLoad, cached_tokens: int) -> ClassLoad:
-    left = max(load.waiting_tokens - cached_tokens, load.waiting_requests)
-    if left >= load.waiting_tokens:
+def _with_cached(load: ClassLoad, cached_tokens: int) -> ClassLoad:
+    if cached_tokens <= load.waiting_cached_tokens:
         return load
-    return replace(load, waiting_tokens=left, waiting_pairs=load.waiting_pairs * left // load.waiting_tokens)
+    return replace(load, waiting_cached_tokens=cached_tokens)
 
 
 class _Sums(NamedTuple):
     """Sums over the classes, made in one pass.
 
-    `waiting`, `waiting_tokens`, `waiting_pairs`: of the requests ahead, waiting in the class and in higher ones.
+    `waiting`, `waiting_tokens`: of the requests ahead, waiting in the class and in higher ones. `uncached_tokens`,
+    `uncached_pairs`: what these have to compute.
     `own`: running requests of the class and of lower ones. `yielding`: those of lower ones, which can be preempted.
     `running`, `prefill_tokens`, `context_tokens`: of all running requests. `answer_tokens`: the expected length of the
     answers that have to end first: of the running requests or, where none runs, the maximum of the classes ahead.
@@ -330,7 +349,8 @@ class _Sums(NamedTuple):
 
     waiting: int
     waiting_tokens: int
-    waiting_pairs: int
+    uncached_tokens: int
+    uncached_pairs: int
     running: int
     own: int
     yielding: int
@@ -340,7 +360,8 @@ class _Sums(NamedTuple):
 
 
 def _sums_of(snapshot: QueueSnapshot, service_class: int) -> _Sums:
-    waiting = waiting_tokens = waiting_pairs = running = own = yielding = prefill_tokens = context_tokens = 0
+    waiting = waiting_tokens = uncached_tokens = uncached_pairs = 0
+    running = own = yielding = prefill_tokens = context_tokens = 0
     all_answers, longest = 0.0, None
     for rank, load in enumerate(snapshot.classes):
         running += load.running_requests
@@ -354,14 +375,16 @@ def _sums_of(snapshot: QueueSnapshot, service_class: int) -> _Sums:
             own = load.running_requests
         waiting += load.waiting_requests
         waiting_tokens += load.waiting_tokens
-        waiting_pairs += load.waiting_pairs
+        uncached_tokens += load.uncached_tokens
+        uncached_pairs += load.uncached_pairs
         if load.waiting_requests and (longest is None or load.answer_tokens > longest):
             longest = load.answer_tokens
     answer_tokens = all_answers / running if running else 1.0 if longest is None else longest
     return _Sums(
         waiting=waiting,
         waiting_tokens=waiting_tokens,
-        waiting_pairs=waiting_pairs,
+        uncached_tokens=uncached_tokens,
+        uncached_pairs=uncached_pairs,
         running=running,
         own=own + yielding,
         yielding=yielding,

@@ -172,9 +172,10 @@ class TimeAuditor:
         """The load sums match the requests."""
         for rank, load in enumerate(self._scheduler.snapshot().classes):
             own = [request for request in alive if request.rank == rank]
-            counted = replace(load, bound_tokens=None)
+            counted = replace(load, bound_tokens=None, waiting_cached_tokens=0)
             assert counted == _load_of(own, load.answer_tokens), f"the load of class {rank} is miscounted"
             assert load.answer_tokens >= 1.0
+            assert 0 <= load.waiting_cached_tokens <= load.waiting_tokens - load.waiting_requests, "more is cached"
             if load.bound_tokens is not None:
                 bound_tokens = sum(request.max_tokens for request in own if request.phase is not Phase.PAUSED)
                 assert load.bound_tokens == bound_tokens, f"the answers of class {rank} are bounded otherwise"

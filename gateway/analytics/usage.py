@@ -47,6 +47,7 @@ EVENT_COLUMNS = (
     "prompt_tokens",
     "cached_tokens",
     "completion_tokens",
+    "estimated",
     "undelivered_tokens",
     "draft_tokens",
     "accepted_draft_tokens",

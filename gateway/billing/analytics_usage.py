@@ -34,7 +34,8 @@ class AnalyticsUsage:
                 sum(toInt128(event.cached_tokens)),
                 sum(toInt128(event.completion_tokens)),
                 sum(toInt128(event.cost_nanodollars)),
-                sumWithOverflow({_EVENT_DIGEST})
+                sumWithOverflow({_EVENT_DIGEST}),
+                countIf(event.estimated)
             FROM {DISTINCT_EVENTS} WHERE {DURING} AND tenant_id = {{tenant_id:String}}
             GROUP BY month, served_model, tier_served, price_version, adapter_id
             {PARTITIONWISE}

@@ -170,6 +170,7 @@ def _line_row(number: str, index: int, line: InvoiceLine) -> dict[str, Any]:
         "events": line.usage.events,
         "amount_nanodollars": line.amount_nanodollars,
         "digest": f"{line.usage.digest:032x}",
+        "estimated_events": line.usage.estimated_events,
     }
 
 
@@ -184,6 +185,7 @@ def _line(row: Row[*tuple[Any, ...]]) -> InvoiceLine:
             row.output_tokens,
             row.amount_nanodollars,
             int(row.digest, 16),
+            row.estimated_events,
         ),
         Price(version, row.input_price, row.cached_price, row.output_price),
     )

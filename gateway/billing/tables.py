@@ -110,6 +110,7 @@ class InvoiceLineRow(Base):
     digest: Mapped[str] = mapped_column(String(32))
     adapter_id: Mapped[str] = mapped_column(String(96), server_default="")
     price_multiplier: Mapped[str] = mapped_column(String(16), server_default="1")
+    estimated_events: Mapped[int] = mapped_column(BigInteger, server_default="0")
 
 
 class CreditNoteRow(Base):

@@ -26,7 +26,8 @@ class LineKey:
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """Sums over a set of events. `input_tokens`: prompt tokens without `cached_tokens`.
+    """Sums over a set of events. `input_tokens`: prompt tokens without `cached_tokens`. `estimated_events`: those whose
+    tokens are an estimate.
 
     `digest`: sum of `event_digest` over the events, modulo `DIGEST_MODULUS`. It does not depend on the order, and the
     digest of a disjoint union is the sum of the digests.
@@ -38,6 +39,7 @@ class UsageSum:
     output_tokens: int = 0
     cost_nanodollars: int = 0
     digest: int = 0
+    estimated_events: int = 0
 
     def __add__(self, other: "UsageSum") -> "UsageSum":
         return UsageSum(
@@ -47,6 +49,7 @@ class UsageSum:
             self.output_tokens + other.output_tokens,
             self.cost_nanodollars + other.cost_nanodollars,
             (self.digest + other.digest) % DIGEST_MODULUS,
+            self.estimated_events + other.estimated_events,
         )
 
     def __sub__(self, other: "UsageSum") -> "UsageSum":
@@ -59,6 +62,7 @@ class UsageSum:
             self.output_tokens - other.output_tokens,
             self.cost_nanodollars - other.cost_nanodollars,
             (self.digest - other.digest) % DIGEST_MODULUS,
+            self.estimated_events - other.estimated_events,
         )
 
     @property

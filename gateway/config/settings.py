@@ -139,6 +139,9 @@ class Settings(BaseSettings):
     gateway_processes: int = Field(default=1, ge=1, le=256)
     """Processes that serve the port together, over one engine process. More than 1 need `redis_url`, PostgreSQL and a
     ClickHouse server."""
+    gateway_silence_s: int = Field(default=20, ge=1, le=3600)
+    """One of several gateway processes whose event loop stands still for so long is killed and started again. It is
+    to be well above a full garbage collection and any synchronous call on the loop, on a machine that is overloaded."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
     """Addresses or networks, such as `10.0.0.0/8`, of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are
     trusted. Empty: the peer of a connection is the client."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from starlette.types import Send
@@ -16,7 +17,7 @@ from gateway.generation.route_stage import RouteStage, route_headers
 from gateway.generation.run import Run
 from gateway.generation.service_classes import echoed
 from gateway.generation.session_turn import SessionTurn
-from gateway.http.errors import APIError, as_api_error, internal_error, shutting_down
+from gateway.http.errors import APIError, ClientGone, as_api_error, internal_error, shutting_down
 from gateway.http.rate_headers import rate_headers
 from gateway.http.responses import encoded_headers, send_body
 from gateway.speech.output_parser import OutputParser, ParsedDelta
@@ -121,7 +122,8 @@ class StreamSink(ResponseSink):
 
     async def on_failure(self, error: BaseException) -> None:
         if self._begun and not self._ended:
-            await self._send({"type": "http.response.body", "body": self._formatter.failure(_stream_error(error))})
+            with suppress(ClientGone):  # the request ends by `error`
+                await self._send({"type": "http.response.body", "body": self._formatter.failure(_stream_error(error))})
 
 
 class WholeSink(ResponseSink):

@@ -99,7 +99,7 @@ async def _pass_on(run: Run, deltas: OutputStream, first_choice: int, parser: Ou
         outputs = [parser.parse(first_choice + delta.index, delta) for delta in batch]
         run.record(outputs)
         if await sink.on_outputs(outputs):
-            deltas.check()
+            # Before the next delta is asked for, which raises what has happened to the request or its client since.
             run.admission.record_sent()
 
 

@@ -78,7 +78,8 @@ class Sink(Protocol):
         ...
 
     async def on_outputs(self, outputs: Sequence[ParsedDelta]) -> bool:
-        """The next deltas, in order, already counted. Returns whether they were written to the client's socket."""
+        """The next deltas, in order, already counted. Returns whether they were handed to the client's transport: then
+        they are billed, whatever comes next. They are not if the client has gone, which raises `ClientGone`."""
         ...
 
     async def on_billed(self) -> None:

@@ -37,8 +37,8 @@ class UsageTotal:
     earlier_tokens: int = 0
     ended: set[int] = field(default_factory=set)
     ttft_ms: int | None = None
-    is_estimated: bool = False
-    """Whether a server reported no usage, so that tokens were estimated."""
+    _estimated: set[int] = field(default_factory=set)
+    """Choices whose tokens are estimated as of their last delta: a server may report them at the end."""
     _reported_prompts: dict[int, int] = field(default_factory=dict)
     _completion_tokens: dict[int, int] = field(default_factory=dict)
     reasoning_tokens: int = 0
@@ -51,7 +51,7 @@ class UsageTotal:
         """Count a delta that was read. `reasoning_tokens`: further tokens known to be reasoning."""
         self.reasoning_tokens += reasoning_tokens
         if isinstance(delta, StructuredDelta):
-            self.is_estimated |= delta.is_estimated
+            (self._estimated.add if delta.is_estimated else self._estimated.discard)(choice)
             if delta.prompt_tokens is not None:
                 self._reported_prompts[choice // self.choices_each] = delta.prompt_tokens
         counted = self._completion_tokens.get(choice, 0) + len(delta.token_ids)
@@ -80,6 +80,11 @@ class UsageTotal:
     def settled(self) -> bool:
         """Whether the engine has reported what each choice consumed."""
         return len(self._consumed) == len(self.prompt_lengths) * self.choices_each
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether a server has reported no usage so far, so that tokens are estimated."""
+        return bool(self._estimated)
 
     @property
     def prompt_tokens(self) -> int:
@@ -126,7 +131,8 @@ class UsageTotal:
     @property
     def progress(self) -> Progress:
         """The counts so far, for the journal."""
-        return Progress(self.prompt_tokens, self.cached_tokens, self.completion_tokens, self.ttft_ms)
+        counts = (self.prompt_tokens, self.cached_tokens, self.completion_tokens)
+        return Progress(*counts, self.ttft_ms, self.is_estimated)
 
     @property
     def work(self) -> Work:

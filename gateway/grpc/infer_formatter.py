@@ -79,14 +79,10 @@ class InferFormatter:
 
 
 class InferStreamSink(StreamSink):
-    """One message for the deltas that are ready. What was sent is recorded here: the pipeline would leave out a message
-    during which the client has gone."""
+    """One message for the deltas that are ready."""
 
     async def on_outputs(self, outputs: Sequence[ParsedDelta]) -> bool:
-        has_sent = await super().on_outputs([ParsedDelta.joined(outputs)])
-        if has_sent:
-            self._run.admission.record_sent()
-        return has_sent
+        return await super().on_outputs([ParsedDelta.joined(outputs)])
 
     def _end(self) -> bytes:
         return self._formatter.end(self._run.usage)

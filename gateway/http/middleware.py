@@ -8,6 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 from starlette.datastructures import Headers
@@ -98,7 +99,8 @@ class ErrorMiddleware:
         except asyncio.CancelledError:  # the deadline of a shutdown: the error is sent, and the task ends here
             state.error = shutting_down().code
             if state.status is None:
-                await send_error(scope, send_marked, shutting_down())
+                with suppress(ClientGone):
+                    await send_error(scope, send_marked, shutting_down())
         except ClientGone:
             state.error = CLIENT_GONE
             state.status = state.status or CLIENT_CLOSED_REQUEST
@@ -278,7 +280,8 @@ async def _answer(scope: Scope, send: Send, error: Exception) -> None:
     if answer.limit is not None:
         state.limit_name = f"{answer.limit['scope']}.{answer.limit['name']}"
     if state.status is None:
-        await send_error(scope, send, answer)
+        with suppress(ClientGone):
+            await send_error(scope, send, answer)
 
 
 def _log_access(scope: Scope, state: RequestState) -> None:

@@ -13,9 +13,9 @@ import orjson
 from gateway.common.timestamps import unix_ms
 from gateway.routing.reason import RouteReason
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Version 1 has no `routed_model` and no `route_reason`. Version 2 has no `paused_ms`. Version 3 has no
-`http_request_id`, `endpoint` and `streamed`. Version 4 has no `http_status`."""
+`http_request_id`, `endpoint` and `streamed`. Version 4 has no `http_status`. Version 5 has no `estimated`."""
 
 
 class Ending(StrEnum):
@@ -48,7 +48,8 @@ class UsageEvent:
     chose, for `route_reason`. `served_model`: version of it that answered. `model_version`: of its weights, followed by
     the first digits of the adapter's digest. `adapter_id`: the tenant's adapter that answered; empty: none. Billed are
     `prompt_tokens` (of which `cached_tokens` are prefix cache hits) and `completion_tokens`, which were sent to the
-    client. `undelivered_tokens`: computed and not sent. `queue_ms`: wait until first admitted. `paused_ms`: time paused
+    client. `estimated`: the server of the model reported no usage, and at least one of these counts is an estimate.
+    `undelivered_tokens`: computed and not sent. `queue_ms`: wait until first admitted. `paused_ms`: time paused
     because the client did not read. `engine_ns`: the request's share of its engine steps. `recompute_ns`: recomputation
     after preemptions, by the class that preempted. `cost_nanodollars` is final: tokens at the price version of the
     request. `occurred_at`: end of the request, UTC, in milliseconds.
@@ -76,6 +77,7 @@ class UsageEvent:
     prompt_tokens: int
     cached_tokens: int = 0
     completion_tokens: int
+    estimated: bool = False
     undelivered_tokens: int = 0
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
@@ -142,7 +144,8 @@ def unrouted(model: str) -> dict[str, str]:
 COLUMNS = tuple(each.name for each in fields(UsageEvent))
 HTTP_FIELDS = frozenset({"http_request_id", "endpoint", "streamed"})
 """Fields that version 3 lacks."""
-_BEFORE_STATUS = tuple(name for name in COLUMNS if name != "http_status")
+_BEFORE_ESTIMATES = tuple(name for name in COLUMNS if name != "estimated")
+_BEFORE_STATUS = tuple(name for name in _BEFORE_ESTIMATES if name != "http_status")
 _BEFORE_HTTP = tuple(name for name in _BEFORE_STATUS if name not in HTTP_FIELDS)
 _BEFORE_PAUSES = tuple(name for name in _BEFORE_HTTP if name != "paused_ms")
 _FIELDS = {
@@ -150,6 +153,7 @@ _FIELDS = {
     2: _BEFORE_PAUSES,
     3: _BEFORE_HTTP,
     4: _BEFORE_STATUS,
+    5: _BEFORE_ESTIMATES,
     SCHEMA_VERSION: COLUMNS,
 }
 VERSIONS = frozenset(_FIELDS)
@@ -224,6 +228,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "event_id": UUID,
     "finish_reason": Ending,
     "streamed": _flag,
+    "estimated": _flag,
     "http_status": _status,
     "occurred_at": _instant,
     "ttft_ms": lambda value: None if value is None else _count(value),

@@ -7,9 +7,10 @@ bound, or malformed, gets an error in the API's envelope, and the connection clo
 RFC 9110 (7.8) allows, and served in HTTP/1.1. While the server drains, a connection closes after its response, which
 has `connection: close`.
 
-**Responses.** Bytes handed to a connection count as sent and are billed. A client that stops reading or disconnects is
-billed for the bytes in its buffers: `WRITE_BUFFER_BYTES` plus one write in this process, and the kernel's buffer of a
-socket with `listener.SEND_BUFFER_BYTES`, which would otherwise be megabytes. A client that reads nothing for
+**Responses.** Bytes handed to a connection count as sent and are billed; `send` raises `ClientGone` for those of a body
+that were not, as the client went before or while they waited for it to read. A client that stops reading or disconnects
+is billed for the bytes in its buffers: `WRITE_BUFFER_BYTES` plus one write in this process, and the kernel's buffer of
+a socket with `listener.SEND_BUFFER_BYTES`, which would otherwise be megabytes. A client that reads nothing for
 `MAX_STALLED_SECONDS` is disconnected without an error, which it would not read.
 
 `uvicorn_internals` names what this uses beyond uvicorn's documented interface.
@@ -29,7 +30,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from gateway.http.bounds import MAX_HEAD_BYTES, MAX_HEAD_SECONDS, MAX_PIPELINED_REQUESTS, MAX_STALLED_SECONDS
 from gateway.http.drain import Drain
-from gateway.http.errors import APIError
+from gateway.http.errors import APIError, ClientGone
 from gateway.http.middleware import headers_too_large, new_request_id
 from gateway.process.uvicorn_internals import check_uvicorn
 
@@ -139,7 +140,7 @@ class Connection(HttpToolsProtocol):
         self._expect_nothing()
         if self._drain.begun:
             cycle.keep_alive = False
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, _with_known_end(app, cycle))
 
     def end_with_answer(self) -> None:
         """Close after the current response. An idle connection stays open for a request that may be on its way."""
@@ -275,6 +276,24 @@ def server_config(
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies),
     )
+
+
+def _with_known_end(app: "ASGI3Application", cycle: RequestResponseCycle) -> "ASGI3Application":
+    """The application with a `send` that raises `ClientGone` for a part of the body that is not written. uvicorn's
+    drops it silently, so that it would be billed."""
+    flow, write = cycle.flow, cycle.send
+
+    async def send(message: Any) -> None:
+        if flow.write_paused and not cycle.disconnected:
+            await flow.drain()
+        if cycle.disconnected and message["type"] == "http.response.body":
+            raise ClientGone
+        await write(message)  # without a pause, now that nothing waits
+
+    async def served(scope: Any, receive: Any, _: Any) -> None:
+        await app(scope, receive, send)
+
+    return served
 
 
 def _cut_off(cycle: RequestResponseCycle) -> None:

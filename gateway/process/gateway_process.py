@@ -3,6 +3,7 @@
 The arguments are descriptors: of the connection to the supervisor, and of a socket on the port that all share.
 """
 
+import faulthandler
 import gc
 import signal
 import socket
@@ -12,7 +13,7 @@ import structlog
 
 from gateway.errors import OperatorError
 from gateway.process.memory_trim import DATA_FRAMES, block_imports, collecting_nothing, trim_after_startup
-from gateway.process.process_start import ProcessStart, SupervisorLink, receive_start
+from gateway.process.process_start import STACKS, ProcessStart, SupervisorLink, receive_start
 from gateway.process.serve import GC_ALLOCATIONS, configure_logs, with_default_pairs
 from gateway.process.termination import SIGNALS
 
@@ -21,6 +22,7 @@ def main() -> None:
     # Sent to all processes of a terminal or of a service: the supervisor begins the drain.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    faulthandler.register(STACKS, all_threads=True)
     connection, listener = (socket.socket(fileno=int(each)) for each in sys.argv[1:3])
     start = receive_start(connection)
     link = SupervisorLink(connection)

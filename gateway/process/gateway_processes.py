@@ -9,8 +9,10 @@ addresses. A socket that all inherit would be emptied by the first process that 
 nothing is left, and streams are long. It also ends with its process, so a dead one gets no connection. The supervisor
 keeps the port by a socket that does not listen.
 
-The supervisor serves nothing. It starts a process again that has ended, with growing delays if it ends early; passes on
-SIGTERM as a drain; and its own end, however it comes, is the end of all.
+The supervisor serves nothing. It starts a process again that has ended, with growing delays if it ends early; kills and
+starts again one whose event loop sends no heartbeat for `gateway_silence_s`; passes on SIGTERM as a drain; and its own
+end, however it comes, is the end of all. A start has no such limit, since it may wait for the engine; a drain has its
+deadline.
 """
 
 import asyncio
@@ -20,6 +22,7 @@ import secrets
 import socket
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +35,14 @@ from gateway.config.settings import Settings
 from gateway.errors import OperatorError
 from gateway.process.journals import journal_path_of
 from gateway.process.listener import bind, local_url
-from gateway.process.process_start import DRAIN, FAILED, READY, ProcessStart
+from gateway.process.process_start import DRAIN, FAILED, READY, STACKS, ProcessStart
 from gateway.process.shared_engine import engine_socket, start_engine
+from gateway.process.silence import CHECK_SECONDS, Silence
 from gateway.process.termination import DrainSignal
 
 MODULE = "gateway.process.gateway_process"
+STACKS_SECONDS = 1.0
+"""Time for a hung process to write the stacks of its threads before it is killed."""
 LOCK_NAME = "gateway-processes.lock"
 STOP_SECONDS = 15.0
 """Time beyond `shutdown_deadline_s` in which a process settles what was cut off and delivers usage."""
@@ -135,6 +141,7 @@ class GatewayProcesses:
         process = await _Process.start(self._start_of(index, starts_total), self._reserved)
         self._running[index] = process
         ready_s = None
+        watching: asyncio.Task[None] | None = None
         try:
             if self._draining.is_set():  # the signal came while it was started
                 process.drain()
@@ -142,8 +149,11 @@ class GatewayProcesses:
             if failure is None:
                 ready_s = time.monotonic()
                 self._on_ready(index)
+                watching = asyncio.create_task(self._watch(index, process))
             status = await process.ended()
         finally:
+            if watching is not None:
+                watching.cancel()
             process.close()
             del self._running[index]
         if self._draining.is_set():
@@ -154,6 +164,25 @@ class GatewayProcesses:
             raise OperatorError(failure)
         _log.error("a gateway process has ended and is started again", process=index, status=status, reason=failure)
         return ready_s
+
+    async def _watch(self, index: int, process: "_Process") -> None:
+        """Kill a process that serves if it is silent for too long before the drain."""
+        limit_s = self._first.settings.gateway_silence_s
+        silence = Silence(limit_s)
+        hearing = asyncio.create_task(process.hear(silence.heard))
+        try:
+            while not self._draining.is_set():
+                await asyncio.sleep(CHECK_SECONDS)
+                if silence.check() and not self._draining.is_set():
+                    _log.error(
+                        "a gateway process hangs and is killed", process=index, pid=process.pid, silent_s=limit_s
+                    )
+                    process.write_stacks()
+                    await asyncio.sleep(STACKS_SECONDS)
+                    process.kill()
+                    return
+        finally:
+            hearing.cancel()
 
     def _start_of(self, index: int, starts_total: int) -> ProcessStart:
         settings = self._first.settings
@@ -195,6 +224,10 @@ class _Process:
         writer.write(start.encode())
         return cls(process, reader, writer)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     async def until_ready(self) -> str | None:
         """Wait until it serves. Returns the reason if it cannot."""
         try:
@@ -206,6 +239,12 @@ class _Process:
         if line.startswith(FAILED):
             return line.removeprefix(FAILED).decode().strip()
         return "a gateway process ended while it started; its log says why"
+
+    async def hear(self, on_heartbeat: Callable[[], None]) -> None:
+        """After `until_ready`: call `on_heartbeat` for what the process sends, until it has closed the connection."""
+        with suppress(OSError):
+            while await self._reader.read(4096):
+                on_heartbeat()
 
     async def ended(self) -> int:
         """Wait for its end. Returns its status, or less a signal's number."""
@@ -220,6 +259,11 @@ class _Process:
         """Kill it, and close the connection to it. Idempotent."""
         self.kill()
         self._writer.close()
+
+    def write_stacks(self) -> None:
+        """Have it write the stacks of its threads."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(STACKS)
 
     def kill(self) -> None:
         """Kill it, unless it has ended."""

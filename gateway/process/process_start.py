@@ -1,13 +1,14 @@
 """Messages between a gateway process and its supervisor.
 
 They share a socket pair. The supervisor sends one `ProcessStart`, and the line `drain` at the end; the process answers
-`ready`, or `failed` with the reason. When one side has gone, the other learns of it from the end of the connection:
-a process whose supervisor was killed ends at once.
+`ready`, or `failed` with the reason. After `ready` its event loop sends heartbeats, each an empty line. When one side
+has gone, the other learns of it from the end of the connection: a process whose supervisor was killed ends at once.
 """
 
 import asyncio
 import os
 import pickle
+import signal
 import socket
 import struct
 import threading
@@ -18,10 +19,15 @@ from functools import partial
 from pathlib import Path
 
 from gateway.config.settings import Settings
+from gateway.process.silence import HEARTBEAT_SECONDS
 
 DRAIN = b"drain\n"
 READY = b"ready\n"
 FAILED = b"failed "
+HEARTBEAT = b"\n"
+"""One byte, so that no part of it is sent alone."""
+STACKS = signal.SIGUSR1
+"""At this signal a gateway process that is not stopped writes the stacks of its threads to its log."""
 
 _LENGTH = struct.Struct(">Q")
 
@@ -86,6 +92,13 @@ class SupervisorLink:
     def ready(self) -> None:
         """The process serves."""
         self._connection.sendall(READY)
+
+    def send_heartbeats(self) -> None:
+        """Send heartbeats on the running event loop, for as long as it runs. A thread would send them for a loop that
+        stands still."""
+        with suppress(OSError):  # the supervisor has gone, or does not read: no call of the loop waits for it
+            self._connection.send(HEARTBEAT, socket.MSG_DONTWAIT)
+        asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self.send_heartbeats)
 
     def failed(self, reason: str) -> None:
         """The process cannot serve and ends."""

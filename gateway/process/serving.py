@@ -70,6 +70,7 @@ def serve(
     def announce(demo_key: str | None) -> None:
         if isinstance(termination, SupervisorLink):
             termination.ready()
+            termination.send_heartbeats()
             return
         models = [*(() if engine is None else engine.models), *settings.upstreams]
         _log.info("ready", url=url, models=models)

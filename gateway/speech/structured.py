@@ -12,7 +12,8 @@ class StructuredDelta(TextDelta):
     """A delta of an answer that another server has parsed. `text`: the visible text in `pieces`.
 
     `reasoning_tokens`: further tokens that the server reports as reasoning. `prompt_tokens`: of the prompt, as the
-    server reports them; None: not reported so far. `is_estimated`: on a last delta, whether its usage is an estimate.
+    server reports them; None: not reported so far. `is_estimated`: whether the usage of the choice, with this delta, is
+    an estimate; a later delta may correct it.
     """
 
     pieces: tuple[Piece, ...] = ()

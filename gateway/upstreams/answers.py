@@ -111,10 +111,7 @@ class AnswerReader:
     @property
     def is_estimated(self) -> bool:
         """Whether the usage of the answer is an estimate."""
-        if self._reported is not None:
-            return False
-        is_prompt_known = self._prompt_tokens is not None or self._prompt.known_ids is not None
-        return not (is_prompt_known and all(choice.is_exact for choice in self._choices))
+        return self._reported is None and not all(self._is_counted(choice) for choice in self._choices)
 
     def read(self, data: bytes) -> list[StructuredDelta]:
         """The deltas of an event.
@@ -212,7 +209,13 @@ class AnswerReader:
             logprobs[: len(tokens)],
             pieces=tuple(pieces),
             prompt_tokens=self._prompt_tokens,
+            is_estimated=self._reported is None and not self._is_counted(choice),
         )
+
+    def _is_counted(self, choice: _Choice) -> bool:
+        """Whether the tokens of a choice and of its prompt are counted without an estimate so far."""
+        is_prompt_known = self._prompt_tokens is not None or self._prompt.known_ids is not None
+        return is_prompt_known and choice.is_exact
 
     def _is_exhausted(self, choice: _Choice, usage: ReportedUsage | None) -> bool:
         """Whether a chunk is past the answer's tokens. `usage`: as the chunk has it; several chunks may share the usage

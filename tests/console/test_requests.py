@@ -108,6 +108,14 @@ async def test_one_request_is_told_in_full(console: House) -> None:
         "HTTP status 200",
     ):
         assert expected in page, expected
+    assert "estimated" not in page
+
+
+async def test_estimated_tokens_are_said(console: House) -> None:
+    await used(console, of_tenant(console, ACME, 8, ago_ms(minutes=5), estimated=True))
+    assert "estimated: the model's server reported no usage" in text(await console.page("/requests/req_8"))
+    table = (await console.page("/requests.csv")).splitlines()
+    assert table[1].split(",")[table[0].split(",").index("estimated")] == "yes"
 
 
 async def test_a_tenant_finds_its_own_requests_alone(console: House) -> None:

@@ -32,6 +32,7 @@ def group(postgres, redis_server, clickhouse_server, tmp_path_factory: pytest.Te
     model = make_checkpoint(folder / "model", "llama", max_position_embeddings=1024)
     stores = Stores(new_postgres_database(postgres.url), redis_server.url, clickhouse_server.new_database())
     environment = {"TURNPIKE_KV_CACHE_BYTES": "8MiB", "TURNPIKE_THREADS": "1", "TURNPIKE_SHUTDOWN_DEADLINE_S": "15"}
+    environment["TURNPIKE_GATEWAY_SILENCE_S"] = "8"
     with running_group(
         folder / "data", stores, "--model", f"tiny={model}", count=COUNT, environment=environment
     ) as group:
@@ -159,6 +160,39 @@ def test_a_killed_gateway_process_is_started_again_and_bills_what_it_sent(group:
         billed = events[each.id].completion_tokens if each.id in events else 0
         certain = sum(at < each.over_s - LOST_S for at in each.arrivals_s)
         assert certain <= billed <= len(each.arrivals_s), f"{billed} billed, {len(each.arrivals_s)} received"
+
+
+def test_a_gateway_process_that_hangs_is_killed_and_bills_what_it_sent(group: Group) -> None:
+    """Stopped, with streams that it had begun: no request is lost that the other process takes."""
+    hung = group.gateways()[0]
+    starts = group.total("turnpike_gateway_process_starts_total")
+
+    async def run() -> list[Received]:
+        async with httpx.AsyncClient(base_url=group.url, timeout=60) as client:
+            streams = [Received() for _ in range(CLIENTS)]
+            tasks = [asyncio.create_task(_stream(client, group.key, 700, each)) for each in streams]
+            await _until_all_have_tokens(streams, tasks)
+            os.kill(hung, signal.SIGSTOP)
+            return await asyncio.gather(*tasks)
+
+    received = asyncio.run(run())
+    group.until_complete(COUNT)
+    assert not is_alive(hung)
+    assert group.total("turnpike_gateway_process_starts_total") == starts + 1
+    assert f'"pid":{hung},' in group.log, group.log
+    wait(lambda: group.total("turnpike_usage_backlog_events") == 0, 30)
+    journals = [journal_path_of(group.data_dir / "usage" / "journal.db", index) for index in range(COUNT)]
+    events = {event.request_id: event for path in journals for event in journalled(path)}
+    cut = [each for each in received if each.usage is None and each.id]
+    assert cut, "the stopped process had no stream"
+    for each in cut:
+        billed = events[each.id].completion_tokens if each.id in events else 0
+        last_s = each.arrivals_s[-1]
+        certain = sum(at < last_s - LOST_S for at in each.arrivals_s)
+        assert certain <= billed <= len(each.arrivals_s), f"{billed} billed, {len(each.arrivals_s)} received"
+    for each in received:
+        if each.usage is not None:
+            assert events[each.id].completion_tokens == len(each.arrivals_s)
 
 
 def test_streams_of_all_processes_outlive_the_engine(group: Group) -> None:

@@ -68,6 +68,7 @@ def sum_of(event: UsageEvent) -> UsageSum:
         event.completion_tokens,
         event.cost_nanodollars,
         event_digest(event.event_id, event.cost_nanodollars),
+        int(event.estimated),
     )
 
 

@@ -53,6 +53,8 @@ class Group:
     arguments: tuple[str, ...]
     key: str = ""
     limited: str = ""
+    program: tuple[str, ...] = (str(TURNPIKE),)
+    """The command that `serve` follows."""
     process: subprocess.Popen[bytes] = field(init=False)
 
     @property
@@ -64,7 +66,7 @@ class Group:
         return (self.data_dir / "server.log").read_text()
 
     def start(self) -> None:
-        command = [str(TURNPIKE), "serve", "--port", str(self.port), "--data-dir", str(self.data_dir), *self.arguments]
+        command = [*self.program, "serve", "--port", str(self.port), "--data-dir", str(self.data_dir), *self.arguments]
         with (self.data_dir / "server.log").open("ab") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **self.environment}
@@ -95,7 +97,7 @@ class Group:
             assert self.process.poll() is None, self.log
             try:
                 up = [value for name, value in self.metrics().items() if name.startswith("turnpike_gateway_process_up")]
-                return httpx.get(f"{self.url}/readyz").status_code == 200 and up == [1.0] * count
+                return httpx.get(f"{self.url}/readyz").status_code == 200 and up == [1.0] * (count if count > 1 else 0)
             except httpx.TransportError:
                 return False
 
@@ -104,7 +106,12 @@ class Group:
 
 @contextmanager
 def running_group(
-    data_dir: Path, stores: Stores, *arguments: str, count: int, environment: Mapping[str, str] | None = None
+    data_dir: Path,
+    stores: Stores,
+    *arguments: str,
+    count: int,
+    environment: Mapping[str, str] | None = None,
+    program: tuple[str, ...] = (str(TURNPIKE),),
 ) -> Iterator[Group]:
     """A gateway with prices, a tenant and a key. It is killed at the end, if it has not ended."""
     data_dir.mkdir(parents=True, exist_ok=True)
@@ -115,7 +122,7 @@ def running_group(
         **stores.environment,
         **(environment or {}),
     }
-    group = Group(data_dir, free_port(), settings, arguments)
+    group = Group(data_dir, free_port(), settings, arguments, program=program)
     group.key, group.limited = asyncio.run(_keys(data_dir, stores))
     group.start()
     try:

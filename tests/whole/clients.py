@@ -9,6 +9,7 @@ from typing import Any
 from starlette.types import Message
 
 from gateway.http.bounds import MAX_STALLED_SECONDS
+from gateway.http.errors import ClientGone
 from tests.whole.scenario import Call
 from tests.whole.tenants import key_of
 from tests.whole.upstream_server import FAR
@@ -26,7 +27,7 @@ PATHS = {
 
 
 class Exchange:
-    """One request on a connection. What is written after the client has gone is dropped; a client that takes nothing
+    """One request on a connection. What is written after the client has gone is refused; a client that takes nothing
     for `MAX_STALLED_SECONDS` is cut off."""
 
     def __init__(self, body: bytes, pace: int | None, stalls_ms: int) -> None:
@@ -88,6 +89,8 @@ class Exchange:
         elif self.answered is not None and self.answered >= 400:
             self.error += message.get("body", b"")
         if self.gone.is_set():
+            if message["type"] == "http.response.body":
+                raise ClientGone  # as the server's connection
             return
         if message["type"] == "http.response.start":
             assert self.status is None, "a response starts twice"

@@ -23,6 +23,7 @@ CSV_COLUMNS = (
     "prompt_tokens",
     "cached_tokens",
     "completion_tokens",
+    "estimated",
     "ttft_ms",
     "total_latency_ms",
     "queue_ms",
@@ -41,4 +42,5 @@ def csv_row(request: Mapping[str, Any], names: Names) -> dict[str, Any]:
         "key": names.key(request["key_id"]),
         "tier": request["tier_served"],
         "streamed": "yes" if request["streamed"] else "no",
+        "estimated": "yes" if request["estimated"] else "no",
     }

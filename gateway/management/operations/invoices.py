@@ -57,6 +57,9 @@ _LINE_MEMBERS: dict[str, Member | Kind] = {
     "tier": Text(64),
     "price_version": Text(255),
     "events": _COUNT,
+    "estimated_events": Member(
+        _COUNT, "Of `events`, those whose tokens are an estimate, as the model's server reported none."
+    ),
     "input_tokens": _COUNT,
     "cached_tokens": _COUNT,
     "output_tokens": _COUNT,

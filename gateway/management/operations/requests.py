@@ -65,6 +65,9 @@ _REQUEST_MEMBERS: dict[str, Member | Kind] = {
     "prompt_tokens": _AMOUNT,
     "cached_tokens": _AMOUNT,
     "completion_tokens": _AMOUNT,
+    "estimated": Member(
+        Boolean(), "Whether these counts are an estimate: the model's server reported none. Known since version 6."
+    ),
     "undelivered_tokens": _AMOUNT,
     "draft_tokens": _AMOUNT,
     "accepted_draft_tokens": _AMOUNT,

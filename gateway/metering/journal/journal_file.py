@@ -29,7 +29,8 @@ CREATE TABLE IF NOT EXISTS open_requests (
     cached_tokens INTEGER NOT NULL,
     completion_tokens INTEGER NOT NULL,
     ttft_ms INTEGER,
-    advanced_ms INTEGER NOT NULL
+    advanced_ms INTEGER NOT NULL,
+    estimated INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS events (
     sequence INTEGER PRIMARY KEY,
@@ -60,6 +61,10 @@ CREATE TABLE IF NOT EXISTS credit_spent (
     nanodollars INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 """
+
+_PROGRESS = ", ".join(Progress._fields)
+_ADD_ESTIMATED = "ALTER TABLE open_requests ADD COLUMN estimated INTEGER NOT NULL DEFAULT 0"
+"""For files of before."""
 
 
 def _plus(column: str, amount: str) -> str:
@@ -162,6 +167,8 @@ class JournalFile:
             if not read_only:
                 self._connection.execute("PRAGMA journal_mode=WAL")
                 self._connection.executescript(_SCHEMA)
+                if not self._has_estimates():
+                    self._connection.execute(_ADD_ESTIMATED)
                 self._connection.execute("INSERT OR IGNORE INTO journal VALUES (1, ?, 0, 0)", (str(uuid.uuid4()),))
             row = self._connection.execute("SELECT source FROM journal").fetchone()
         except BaseException:
@@ -190,12 +197,16 @@ class JournalFile:
             (each.usage_context.request_id, each.usage_context.to_json(), *each.progress, each.advanced_ms)
             for each in opened
         ]
-        self._connection.executemany("INSERT OR REPLACE INTO open_requests VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        self._connection.executemany(
+            f"INSERT OR REPLACE INTO open_requests (request_id, opening, {_PROGRESS}, advanced_ms) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
 
     def advance(self, progress: Iterable[tuple[str, Progress]], now_ms: int) -> None:
         self._connection.executemany(
             "UPDATE open_requests SET prompt_tokens = ?, cached_tokens = ?, completion_tokens = ?, ttft_ms = ?, "
-            "advanced_ms = ? WHERE request_id = ?",
+            "estimated = ?, advanced_ms = ? WHERE request_id = ?",
             [(*each, now_ms, request_id) for request_id, each in progress],
         )
 
@@ -274,11 +285,19 @@ class JournalFile:
         return number
 
     def open_requests(self) -> list[OpenRequest]:
-        rows = self._connection.execute("SELECT * FROM open_requests ORDER BY request_id").fetchall()
+        # A file of before that is read only has no such column.
+        columns = _PROGRESS if self._has_estimates() else _PROGRESS.replace("estimated", "0")
+        query = f"SELECT opening, advanced_ms, {columns} FROM open_requests ORDER BY request_id"
         return [
-            OpenRequest(UsageContext.from_json(usage_context), Progress(*progress), advanced_ms)
-            for _, usage_context, *progress, advanced_ms in rows
+            OpenRequest(
+                UsageContext.from_json(opening), Progress(prompt, cached, answer, ttft_ms, bool(estimated)), advanced_ms
+            )
+            for opening, advanced_ms, prompt, cached, answer, ttft_ms, estimated in self._connection.execute(query)
         ]
+
+    def _has_estimates(self) -> bool:
+        columns = self._connection.execute("SELECT name FROM pragma_table_info('open_requests')")
+        return ("estimated",) in columns.fetchall()
 
     def events_after(self, sequence: int, limit: int) -> list[JournalRow]:
         rows = self._connection.execute(

@@ -54,12 +54,14 @@ class UsageContext:
 
 
 class Progress(NamedTuple):
-    """Tokens handed to the client's socket. The prompt counts from the first of them."""
+    """Tokens handed to the client's socket. The prompt counts from the first of them. `estimated`: as in `UsageEvent`,
+    so far."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     ttft_ms: int | None = None
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,7 @@ def event_of(
         prompt_tokens=progress.prompt_tokens,
         cached_tokens=progress.cached_tokens,
         completion_tokens=progress.completion_tokens,
+        estimated=progress.estimated,
         undelivered_tokens=work.undelivered_tokens,
         draft_tokens=work.draft_tokens,
         accepted_draft_tokens=work.accepted_draft_tokens,

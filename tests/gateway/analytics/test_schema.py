@@ -57,7 +57,7 @@ async def test_events_of_before_routing_say_that_their_model_was_named(empty_ana
     before = [each for each in shipped_migrations() if each.version < 3]
     with patch.object(schema, "shipped_migrations", return_value=before):
         await migrate(empty_analytics)
-    later = {*unrouted(""), "paused_ms", *HTTP_FIELDS, "http_status"}
+    later = {*unrouted(""), "paused_ms", *HTTP_FIELDS, "http_status", "estimated"}
     old = {name: value for name, value in event(1, schema_version=1).items() if name not in later}
     await empty_analytics.insert("usage_events", list(old), [list(old.values())])
     await migrate(empty_analytics)
@@ -69,7 +69,7 @@ async def test_events_of_before_pauses_had_none(empty_analytics: Analytics) -> N
     before = [each for each in shipped_migrations() if each.version < 4]
     with patch.object(schema, "shipped_migrations", return_value=before):
         await migrate(empty_analytics)
-    later = {"paused_ms", *HTTP_FIELDS, "http_status"}
+    later = {"paused_ms", *HTTP_FIELDS, "http_status", "estimated"}
     old = {name: value for name, value in event(1, schema_version=2).items() if name not in later}
     await empty_analytics.insert("usage_events", list(old), [list(old.values())])
     await migrate(empty_analytics)

@@ -49,6 +49,7 @@ def some_events(count: int) -> list[UsageEvent]:
             sequence=sequence,
             tier_served=chance.choice(["premium", "standard"]),
             adapter_id=chance.choice(["", "support:aaaaaaaaaaaa", "sql:bbbbbbbbbbbb"]),
+            estimated=sequence % 3 == 0,
             engine_ns=chance.randrange(2**50),
             recompute_ns={tier: chance.randrange(2**40) for tier in ("premium", "batch") if chance.random() < 0.5},
         )

@@ -178,6 +178,24 @@ async def test_what_comes_late_is_on_the_next_invoice(world: World) -> None:
     assert total == await world.usage.spent_nanodollars(world.tenant_id, utc("2000-01-01"))
 
 
+async def test_lines_count_the_requests_whose_tokens_are_estimated(world: World) -> None:
+    """Once: late ones are on the adjustment alone."""
+
+    def use(*tokens: int, estimated: bool) -> None:
+        for each in tokens:
+            world.usage.record(an_event(world.tenant_id, IN_OCTOBER, world.price, (each, 0, 0), estimated=estimated))
+
+    use(5, estimated=False)
+    use(10, estimated=True)
+    october = await world.final(OCTOBER)
+    use(5, estimated=False)
+    use(10, 11, estimated=True)
+    november = await world.final(NOVEMBER)
+    for invoice, events, estimates in ((october, 2, 1), (november, 3, 2)):
+        (line,) = (await world.invoices.get(invoice.number)).statement.lines
+        assert (line.usage.events, line.usage.estimated_events) == (events, estimates)
+
+
 async def test_what_was_invoiced_of_a_month_is_told_for_reconciliation(world: World) -> None:
     invoiced = invoiced_reader(world.database)
     event = an_event(world.tenant_id, IN_OCTOBER, world.price, (10, 0, 0))

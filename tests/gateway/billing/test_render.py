@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from decimal import Decimal
 from html.parser import HTMLParser
 
@@ -21,7 +22,7 @@ NAME = "<script>alert(1)</script>&'\""
 
 def a_line(month: Month, model: str = "m") -> InvoiceLine:
     price = Price(f"{model}@2026-01-01T00:00:00.000Z", 150, 75, 600)
-    usage = UsageSum(3, 9007199254740993, 2, 1, 150 * 9007199254740993 + 75 * 2 + 600, 7)
+    usage = UsageSum(3, 9007199254740993, 2, 1, 150 * 9007199254740993 + 75 * 2 + 600, 7, 2)
     return InvoiceLine(LineKey(month, model, "standard", price.version), usage, price)
 
 
@@ -54,6 +55,7 @@ def test_json_is_exact() -> None:
     assert shown["number"] == "INV-2026-11-000001"
     assert [line["usage_month"] for line in shown["lines"]] == ["2026-10", "2026-11"]
     assert shown["lines"][0]["input_tokens"] == 9007199254740993
+    assert (shown["lines"][0]["events"], shown["lines"][0]["estimated_events"]) == (3, 2)
     assert shown["lines"][0]["amount_nanodollars"] == 1351079888211149700
     assert shown["lines"][0]["amount_dollars"] == "1351079888.2111497"
     assert shown["total_dollars"] == "2702159776.4222994"
@@ -84,6 +86,13 @@ def test_a_page_shows_what_is_owed() -> None:
     for text in ("Invoice INV-2026-11-000001", "Adjustment for 2026-10", "2702159776.4222994", "2702159763.922299399"):
         assert text in page.text
     assert "9,007,199,254,740,993" in page.text
+
+
+def test_a_page_says_how_many_requests_are_estimated() -> None:
+    exact = replace(a_line(NOVEMBER), usage=replace(a_line(NOVEMBER).usage, estimated_events=0))
+    assert "2 with estimated tokens" in Page(as_html(INVOICE)).text
+    statement = replace(STATEMENT, lines=(exact,))
+    assert "estimated" not in Page(as_html(replace(INVOICE, statement=statement))).text
 
 
 def test_a_draft_says_that_it_is_one_and_what_is_wrong() -> None:

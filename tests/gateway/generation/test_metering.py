@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from gateway.admission.restoring import restore_spending
 from gateway.app import create_app
 from gateway.config.settings import Settings
+from gateway.http.errors import ClientGone
 from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal
 from tests.support.error_envelope import error_of
@@ -122,6 +123,50 @@ def test_a_client_that_hangs_up_pays_for_what_it_was_sent(server, journal, engin
     assert 5 <= event.completion_tokens < 200
     assert event.cost_nanodollars == cost(event)
     assert event.engine_ns == 1_000 * (event.completion_tokens + event.undelivered_tokens)
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_a_write_during_which_the_request_ends_is_billed_if_it_was_handed_over(app, journal, engine, written):
+    """The engine fails while a client is slow to read, or the client leaves: before the tokens are handed over, or as
+    they are."""
+    engine.reply, engine.fail_at, engine.pace_s = "abcdef", 3, 0.01
+    gone = asyncio.Event()
+    sent: list[bytes] = []
+
+    async def receive():
+        if not gone.is_set() and not sent:
+            return {"type": "http.request", "body": orjson.dumps(BODY | {"stream": True}), "more_body": False}
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message) -> None:
+        body = message.get("body", b"")
+        if b'"content":"a"' not in body:
+            if gone.is_set():
+                raise ClientGone
+            return
+        while engine.live:  # the failure comes while this write waits
+            await asyncio.sleep(0.01)
+        gone.set()
+        await asyncio.sleep(0.05)
+        if not written:
+            raise ClientGone
+        sent.append(body)
+
+    headers = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": CHAT,
+        "headers": headers,
+        "query_string": b"",
+        "http_version": "1.1",
+    }
+    async with app.router.lifespan_context(app):
+        await app(scope, receive, send)
+        event = await asyncio.to_thread(event_of, journal)
+    assert event.completion_tokens == b"".join(sent).count(b'"content":"a"')
+    assert event.completion_tokens == (1 if written else 0)
 
 
 def test_a_client_that_leaves_before_the_first_token_pays_nothing(server, journal, engine):

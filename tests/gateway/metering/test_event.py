@@ -23,7 +23,7 @@ NAMES = st.text(max_size=20).filter(lambda text: not any("\ud800" <= char <= "\u
 
 
 BY_TYPE = {str: NAMES, int: COUNTS, bool: st.booleans()}
-DEFAULTS = {"schema_version", "http_status", "draft_tokens", "accepted_draft_tokens"}
+DEFAULTS = {"schema_version", "http_status", "estimated", "draft_tokens", "accepted_draft_tokens"}
 KINDS = {name: kind for name, kind in get_type_hints(UsageEvent).items() if name not in DEFAULTS}
 EVENTS = st.builds(
     UsageEvent,
@@ -31,6 +31,7 @@ EVENTS = st.builds(
     event_id=st.uuids(),
     ttft_ms=st.none() | COUNTS,
     http_status=st.just(0) | st.integers(100, 599),
+    estimated=st.booleans(),
     recompute_ns=st.dictionaries(NAMES, COUNTS, max_size=3).map(MappingProxyType),
     finish_reason=st.sampled_from(Ending),
     occurred_at=st.integers(0, 4_000_000_000_000).map(utc_from_ms),
@@ -64,7 +65,8 @@ def test_a_missing_field_is_named(name: str) -> None:
         ("recompute_ns", {"premium": -1}),
         ("tenant_id", None),
         ("ttft_ms", "1"),
-        ("schema_version", 6),
+        ("schema_version", 7),
+        ("estimated", 1),
         ("http_status", 99),
         ("http_status", 600),
         ("http_status", "200"),
@@ -130,6 +132,16 @@ def test_an_event_of_before_http_requests_is_read_and_passed_on_as_it_was() -> N
     event = UsageEvent.from_json(orjson.dumps(before_http_requests()))
     assert (event.schema_version, event.http_request_id, event.endpoint, event.streamed) == (3, "", "", False)
     assert orjson.loads(event.to_json()) == before_http_requests() | {"event_id": str(event.event_id)}
+
+
+def test_an_event_of_before_estimates_is_read_and_passed_on_as_it_was() -> None:
+    before = orjson.loads(an_event(schema_version=5).to_json())
+    assert "estimated" not in before
+    event = UsageEvent.from_json(orjson.dumps(before))
+    assert (event.schema_version, event.estimated) == (5, False)
+    assert orjson.loads(event.to_json()) == before
+    with pytest.raises(InvalidEvent, match="estimated"):
+        UsageEvent.from_json(orjson.dumps(before | {"estimated": True}))
 
 
 def test_an_event_of_before_statuses_is_read_and_passed_on_as_it_was() -> None:

@@ -58,7 +58,7 @@ async def test_what_a_dead_process_left_open_is_interrupted_at_what_was_sent(pat
         usage_context = a_usage_context()
         journal.begin(usage_context)
         journal.advance("r1", Progress(10, 4, 1, 20))
-        journal.advance("r1", Progress(10, 4, 2, 20))
+        journal.advance("r1", Progress(10, 4, 2, 20, estimated=True))
         file = JournalFile(path)
         await until(lambda: [each.progress.completion_tokens for each in file.open_requests()] == [2])
         file.close()
@@ -69,7 +69,7 @@ async def test_what_a_dead_process_left_open_is_interrupted_at_what_was_sent(pat
         assert journal.last_sequence == 1, "interrupted once, not at every start"
     (event,) = events_in(left)
     assert event.finish_reason is Ending.INTERRUPTED
-    assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens) == (10, 4, 2)
+    assert (event.prompt_tokens, event.cached_tokens, event.completion_tokens, event.estimated) == (10, 4, 2, True)
     assert event.cost_nanodollars == 6 * 5 + 4 * 2 + 2 * 7
     assert event.event_id == usage_context.event_id
 

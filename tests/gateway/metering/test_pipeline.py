@@ -51,7 +51,8 @@ def of_every_version() -> list[UsageEvent]:
         an_event(sequence=2, schema_version=2),
         an_event(sequence=3, schema_version=3, paused_ms=70),
         an_event(sequence=4, schema_version=4, http_request_id="req_4", endpoint="/v1/x", streamed=True),
-        an_event(sequence=5, schema_version=SCHEMA_VERSION, http_status=503),
+        an_event(sequence=5, schema_version=5, http_status=503),
+        an_event(sequence=6, schema_version=SCHEMA_VERSION, estimated=True),
     ]
 
 

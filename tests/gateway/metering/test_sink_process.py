@@ -124,7 +124,7 @@ async def test_unsigned_usage_is_taken_in_the_days_of_an_upgrade_alone(
 async def make_former_store(url: str, event: UsageEvent) -> None:
     """With tables and an event of before signatures."""
     before = [each for each in schema.shipped_migrations() if each.version < 6]
-    later = HTTP_FIELDS | {"http_status"}
+    later = HTTP_FIELDS | {"http_status", "estimated"}
     row = {name: value for name, value in zip(COLUMNS, row_of(event), strict=True) if name not in later}
     async with aclosing(open_analytics(url)) as analytics:
         with patch.object(schema, "shipped_migrations", return_value=before):

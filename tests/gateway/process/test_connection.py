@@ -1,5 +1,6 @@
 """A client that takes nothing: how much of an answer is counted as sent to it, and that it is given up."""
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -8,9 +9,11 @@ import time
 
 import orjson
 import pytest
+from uvicorn.server import ServerState
 
 from engine.runtime.output_stream import MAX_BATCH_TOKENS
 from gateway.http.drain import Drain
+from gateway.http.errors import ClientGone
 from gateway.metering.event import Ending
 from gateway.process.connection import WRITE_BUFFER_BYTES, Connection, server_config
 from gateway.process.listener import SEND_BUFFER_BYTES
@@ -51,6 +54,45 @@ def stalled(server, engine):
             seen = engine.generated
             time.sleep(0.2)
         yield client
+
+
+async def test_what_is_not_handed_to_the_transport_is_said() -> None:
+    """uvicorn drops it silently."""
+    outcomes: list[str] = []
+    began, left = asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, send) -> None:
+        if scope["type"] == "lifespan":
+            return
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            began.set()
+            await left.wait()
+            while len(outcomes) < 1000:
+                await send({"type": "http.response.body", "body": b"x", "more_body": True})
+                outcomes.append("written")
+                await asyncio.sleep(0.01)
+        except ClientGone:
+            outcomes.append("gone")
+
+    config = server_config(app, Drain())
+    config.load()
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: config.http_protocol_class(config=config, server_state=state, app_state={}), "127.0.0.1", 0
+    )
+    async with server:
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        async with asyncio.timeout(30):
+            await began.wait()
+            writer.transport.abort()
+            while state.connections:
+                await asyncio.sleep(0.01)
+            left.set()
+            while "gone" not in outcomes:
+                await asyncio.sleep(0.01)
+    assert outcomes == ["gone"], "and nothing counts as written"
 
 
 def test_what_a_client_never_took_is_billed_up_to_a_bound(stalled, journal):

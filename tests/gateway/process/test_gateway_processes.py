@@ -1,7 +1,11 @@
 """Settings of several gateway processes, and how their supervisor starts them."""
 
 import asyncio
+import os
+import signal
 import socket
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,7 @@ from gateway.process.gateway_processes import GatewayProcesses, run_processes
 from gateway.process.journals import journal_path_of, refuse_left_journals
 from gateway.process.listener import bind
 from gateway.process.process_start import ProcessStart, receive_start
+from tests.support.gateway_processes import is_alive
 from tests.support.usage_requests import a_usage_context
 
 pytestmark = pytest.mark.usefixtures("no_settings")
@@ -87,6 +92,15 @@ def a_start(settings: Settings) -> ProcessStart:
     return ProcessStart(settings, b"pepper", 0, settings.gateway_processes, 0, None, b"salt")
 
 
+class _Later:
+    """A signal that the test sends."""
+
+    begin: Callable[[], None]
+
+    def begins(self, begin: Callable[[], None]) -> None:
+        self.begin = begin
+
+
 class Never:
     """No signal comes."""
 
@@ -112,13 +126,9 @@ async def test_processes_are_started_again_and_end_with_the_drain(monkeypatch: p
     monkeypatch.setattr(gateway_processes, "backoff_seconds", lambda failures: 0.01 * failures)
     monkeypatch.setenv("FATE", "serves once")
 
-    class Later:
-        def begins(self, begin) -> None:
-            self.begin = begin
-
-    signal = Later()
+    signals = _Later()
     with bind("127.0.0.1", 0, shared=True) as reserved:
-        running = asyncio.create_task(GatewayProcesses(a_start(load_settings(**SHARED)), reserved).run(signal))
+        running = asyncio.create_task(GatewayProcesses(a_start(load_settings(**SHARED)), reserved).run(signals))
         served: dict[str, int] = {}
         async with asyncio.timeout(120):
             while min(served.get("0", 0), served.get("1", 0)) < 2:
@@ -131,8 +141,54 @@ async def test_processes_are_started_again_and_end_with_the_drain(monkeypatch: p
                     continue
                 if index:
                     served[index] = max(served.get(index, 0), int(starts))
-            signal.begin()
+            signals.begin()
             await running
+
+
+async def _processes(address: tuple[str, int], until: Callable[[dict[int, tuple[int, int]]], bool]) -> dict:
+    """Process id and starts by index, as they answer on connections of their own, once `until` is true of them."""
+    found: dict[int, tuple[int, int]] = {}
+    async with asyncio.timeout(60):
+        while not until(found):
+            try:
+                async with asyncio.timeout(1):
+                    reader, writer = await asyncio.open_connection(*address)
+                    with closing(writer):
+                        index, pid, starts = map(int, (await reader.readline()).split())
+            except (OSError, ValueError, TimeoutError):  # it is being started, or hangs
+                await asyncio.sleep(0.02)
+                continue
+            found[index] = (pid, starts)
+    return found
+
+
+@pytest.mark.parametrize("way", ["stopped", "loop"])
+async def test_a_process_that_hangs_is_killed_and_started_again(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """`stopped`: by SIGSTOP. `loop`: a callback does not return, while the process's threads run."""
+    monkeypatch.setattr(gateway_processes, "MODULE", "tests.support.fated_process")
+    monkeypatch.setattr(gateway_processes, "STACKS_SECONDS", 0.1)
+    monkeypatch.setenv("FATE", "hangs")
+    signals = _Later()
+    with bind("127.0.0.1", 0, shared=True) as reserved:
+        address = reserved.getsockname()[:2]
+        processes = GatewayProcesses(a_start(load_settings(**SHARED, gateway_silence_s=4)), reserved)
+        running = asyncio.create_task(processes.run(signals))
+        before = await _processes(address, lambda found: len(found) == 2)
+        if way == "stopped":
+            hung = 0
+            os.kill(before[hung][0], signal.SIGSTOP)
+        else:
+            reader, writer = await asyncio.open_connection(*address)
+            hung = int((await reader.readline()).split()[0])
+            writer.write(b"hang\n")
+            await writer.drain()
+        after = await _processes(address, lambda found: found.get(hung, (0, 0))[1] == 2 and len(found) == 2)
+        assert after[1 - hung] == before[1 - hung], "the other process is left alone"
+        assert not is_alive(before[hung][0])
+        if way == "loop":
+            writer.close()
+        signals.begin()
+        await running
 
 
 def test_one_supervisor_serves_a_data_directory(tmp_path: Path) -> None:

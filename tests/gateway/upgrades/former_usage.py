@@ -6,7 +6,7 @@ from typing import Any
 from tests.support.usage_samples import MARCH_MS
 
 SOURCE = "44444444-4444-4444-8444-444444444444"
-VERSIONS = (1, 2, 3, 4)
+VERSIONS = (1, 2, 3, 4, 5)
 
 _AFTER: Mapping[int, Mapping[str, Any]] = {
     1: {},
@@ -14,6 +14,7 @@ _AFTER: Mapping[int, Mapping[str, Any]] = {
     3: {"paused_ms": 6},
     4: {"http_request_id": "req_1", "endpoint": "/v1/completions", "streamed": True},
     5: {"http_status": 200},
+    6: {"estimated": True},
 }
 """Fields that a version added."""
 

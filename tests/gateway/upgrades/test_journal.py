@@ -10,6 +10,8 @@ import pytest
 from gateway.analytics import migrate, open_analytics
 from gateway.metering.event import Ending
 from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.journal_file import JournalFile
+from gateway.metering.journal.usage_context import Progress
 from gateway.metering.relay.analytics_destination import AnalyticsDestination
 from gateway.metering.relay.relay import Relay
 from gateway.metering.sink.intake import STORED_COLUMNS, event_of
@@ -71,6 +73,16 @@ def former_journal(path: Path, version: int) -> None:
         row = ("cmpl-ran", orjson.dumps(opening(version, "cmpl-ran")), 20, 4, 7, 30, occurred_ms(9))
         file.execute("INSERT INTO open_requests VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         file.execute("INSERT INTO spent VALUES ('2026-03', 'acme', 'acmekey00001', 'large', 444, 10000)")
+
+
+def test_a_former_journal_is_read_without_a_change(tmp_path: Path) -> None:
+    """As `reconcile` and the check of left journals read it: its open requests have no flag of an estimate."""
+    path = tmp_path / "journal.db"
+    former_journal(path, 3)
+    for read_only in (True, False, True):
+        with closing(JournalFile(path, read_only=read_only)) as file:
+            [ran] = file.open_requests()
+            assert ran.progress == Progress(20, 4, 7, 30, estimated=False)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

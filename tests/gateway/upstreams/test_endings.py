@@ -140,9 +140,26 @@ def test_a_whole_answer_that_breaks_off_costs_nothing(client, upstream, journal,
 def test_an_answer_without_usage_is_estimated_and_flagged(client, upstream, journal, big):
     upstream.reply = chat_reply("one", " two", usage=None)
     assert client.post(CHAT, json=BIG).json()["usage"]["estimated"] is True
-    assert event_of(journal).completion_tokens == 2
+    event = event_of(journal)
+    assert (event.completion_tokens, event.estimated) == (2, True)
     metrics = client.get("/metrics").text
     assert 'turnpike_upstream_estimated_answers_total{gen_ai_request_model="big"} 1.0' in metrics
+
+
+@pytest.mark.parametrize(("usage", "estimated"), [(None, True), (running(1), False)])
+def test_a_stream_that_breaks_off_is_flagged_unless_its_usage_was_reported(client, upstream, journal, usage, estimated):
+    upstream.reply = Reply([chat_chunk("one", usage=usage), CUT])
+    with client.stream("POST", CHAT, json=BIG | {"stream": True}) as response:
+        assert b"one" in response.read()
+    event = event_of(journal)
+    assert (event.completion_tokens, event.estimated) == (1, estimated)
+
+
+def test_usage_that_comes_at_the_end_is_no_estimate(client, upstream, journal):
+    upstream.reply = chat_reply("one", " two")
+    answer = client.post(CHAT, json=BIG).json()
+    assert "estimated" not in answer["usage"]
+    assert not event_of(journal).estimated
 
 
 @pytest.mark.parametrize(("end", "completion_tokens"), [
