@@ -73,6 +73,10 @@ class ModelRunner:
         return 0
 
     @property
+    def micro_batches(self) -> int:
+        return 1
+
+    @property
     def launches(self) -> None:
         return None
 
