@@ -201,9 +201,8 @@ class Planner:
         queue, blocked = self._requests.waiting[rank], sketch.blocked
         blocked.tenants.clear()
         while (request := queue.head_except(blocked.tenants)) is not None:
-            out_of_tokens = (
-                sketch.spare_tokens == 0 and self._requests.slots.free
-            )  # without a slot, a victim brings one
+            # Without a slot, a victim brings one, unless it has no row in this step.
+            out_of_tokens = sketch.spare_tokens == 0 and (self._requests.slots.free or sketch.held_back)
             out_of_time = sketch.allowance is not None and not sketch.allowance.admits(request)
             full = sketch.rank_tokens[rank] == 0 or out_of_tokens or out_of_time or not self._cache.may_admit
             spare_tokens = sketch.spare_tokens
