@@ -48,9 +48,7 @@ class StepTimeLimiter:
         self._cost_model = cost_model
         self._activity = class_activity
 
-    def limits(
-        self, now_ns: int, decode: StepWork, decoding: Sequence[bool], micro_batches: int = 1
-    ) -> StepLimits:
+    def limits(self, now_ns: int, decode: StepWork, decoding: Sequence[bool], micro_batches: int = 1) -> StepLimits:
         """The limits of a step.
 
         `decode`: the work of one token for each running request, which every step has.

@@ -3,9 +3,9 @@
 `--seed 7` runs one seed with every check after each call; a failure is reduced and shown with the command that replays
 it. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead, until the first limit is reached;
 equal seeds give equal traces, on any number of `--jobs`. `--ahead` simulates asynchronous scheduling, `--stages 2` a
-pipeline of two stages, `--speculate` drafts, `--states` a model with recurrent layers, `--windows` one with layers of limited attention, `--adapters` one
-with few slots for many adapters, and `--blocks-a-step 2` requests that are long relative to the KV blocks that a step
-allocates.
+pipeline of two stages, `--speculate` drafts, `--states` a model with recurrent layers, `--windows` one with layers of
+limited attention, `--adapters` one with few slots for many adapters, and `--blocks-a-step 2` requests that are long
+relative to the KV blocks that a step allocates.
 """
 
 import sys

@@ -21,10 +21,10 @@ _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 class ModelOptions(TypedDict, total=False):
     """The model and the device of a simulation, as far as they differ from plain ones.
 
-    `ahead`: with an asynchronous device, whose memory can run short. `stages`: the same with a pipeline. `speculate`: with drafts. `blocks_a_step`: the
-    blocks that a step allocates and returns. `states`: of a model with recurrent layers, with few slots or many.
-    `windows`: of a model with layers of limited attention, whose KV is in groups. `adapters`: of a model with few slots
-    for adapters, which many requests want.
+    `ahead`: with an asynchronous device, whose memory can run short. `stages`: the same with a pipeline. `speculate`:
+    with drafts. `blocks_a_step`: the blocks that a step allocates and returns. `states`: of a model with recurrent
+    layers, with few slots or many. `windows`: of a model with layers of limited attention, whose KV is in groups.
+    `adapters`: of a model with few slots for adapters, which many requests want.
     """
 
     ahead: int

@@ -127,9 +127,7 @@ class _Simulation:
         classes = traffic.config.classes
         windows = {service_class.name: traffic.window_tokens_of(service_class) for service_class in classes}
         self._draft_auditor = DraftAuditor(windows, traffic.config.chunk_tokens) if traffic.speculate else None
-        self._in_flight_auditor = InFlightAuditor(
-            plain=not (traffic.states or traffic.windows or traffic.stages > 1)
-        )
+        self._in_flight_auditor = InFlightAuditor(plain=not (traffic.states or traffic.windows or traffic.stages > 1))
         self._auditor = Auditor(
             traffic.config,
             self._scheduler,

@@ -109,8 +109,8 @@ class RankCollective:
     """The `Collective` of one rank's part of a model, and what passes between rank 0 and the ranks of the last stage,
     which have the head. The first of these is rank 0 where there is one stage.
 
-    Between stages nothing is collective: a rank sends to the next stage without waiting for it, so that a stage computes
-    the next step while the last one is in the next stage.
+    Between stages nothing is collective: a rank sends to the next stage without waiting for it, so that a stage
+    computes the next step while the last one is in the next stage.
     """
 
     def __init__(self, place: Place, world: GlooGroup, stage: GlooGroup | None, vocab_size: int) -> None:

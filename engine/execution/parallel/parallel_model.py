@@ -108,9 +108,7 @@ class ParallelModel:
         drawn: Result[tuple[Ints, Flags]] | None = None
         if draws is not None and (columns := draws.columns) is not None:
             words, data = held_draw_words(draws.indices, columns)
-            drawn = self.on_all(
-                Call.DRAW_HELD, words, lambda: self._part.draw_held(draws.indices, columns), data
-            )
+            drawn = self.on_all(Call.DRAW_HELD, words, lambda: self._part.draw_held(draws.indices, columns), data)
         elif draws is not None:
             logits = self.on_all(Call.LOGITS_HELD, draws.indices, lambda: self._part.logits_held(draws.indices))
 

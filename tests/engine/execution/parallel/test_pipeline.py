@@ -100,19 +100,33 @@ def test_drafts_are_alone_in_flight(
 
 
 def test_embeddings_and_prompt_logprobs(tiny_folders: dict[str, Path]) -> None:
-    pooled = SamplingParams(max_tokens=0, pooling=Pooling.MEAN)
+    """Both read hidden states that arrive from the last stage."""
     scored = SamplingParams(max_tokens=4, temperature=0, prompt_logprobs=1, ignore_eos=True)
     found = []
     for stages in (1, 2):
         with load_engine(tiny_folders["llama"], ngram=False, pipeline_parallel=stages) as engine:
-            [[embedded], [other]] = engine.generate(MODEL, [LONG_PROMPT, REPEATING], pooled)
+            vectors = asyncio.run(_embedded(engine, [LONG_PROMPT, REPEATING]))
             [[answer]] = engine.generate(MODEL, [LONG_PROMPT], scored)
-            found.append((np.array([embedded.embedding, other.embedding]), answer))
-    (whole, expected), (in_stages, answered) = found
+            found.append((vectors, answer.token_ids, answer.prompt_logprobs))
+    (whole, expected, logprobs), (in_stages, answered, found_logprobs) = found
     np.testing.assert_allclose(in_stages, whole, atol=1e-5)
-    assert answered.token_ids == expected.token_ids
-    logprobs = [[entry and entry.logprob for entry in answer.prompt_logprobs or ()] for answer in (expected, answered)]
-    np.testing.assert_allclose(logprobs[1][1:], logprobs[0][1:], atol=1e-4)
+    assert answered == expected
+    assert len(found_logprobs) == len(LONG_PROMPT)
+    for one, other in zip(logprobs[1:], found_logprobs[1:], strict=True):
+        assert one is not None
+        assert other is not None
+        assert other.logprob == pytest.approx(one.logprob, abs=1e-4)
+
+
+async def _embedded(
+    engine: Engine, prompts: Sequence[Sequence[int]]
+) -> list[np.ndarray[tuple[int], np.dtype[np.float32]]]:
+    pooled = SamplingParams(max_tokens=0, pooling=Pooling.MEAN)
+
+    async def embed(prompt: Sequence[int]) -> bytes:
+        return [delta async for delta in engine.stream(MODEL, prompt, pooled)][-1].embedding
+
+    return [np.frombuffer(each, np.float32) for each in await asyncio.gather(*map(embed, prompts))]
 
 
 def test_requests_that_leave_in_flight(tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
