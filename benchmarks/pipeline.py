@@ -118,8 +118,9 @@ def show_real(rounds: int, requests: int) -> None:
     gains = [after / before for before, after in zip(one_s, many_s, strict=True)]
     print(
         f"SmolLM2, two processes of one thread, {requests} requests, {rounds} rounds: {statistics.median(one_s):.1f} "
-        f"tokens/s with one step at a time, {statistics.median(many_s):.1f} with two; gain {statistics.median(gains):.2f} "
-        f"(rounds {', '.join(f'{gain:.2f}' for gain in gains)}); answers {'equal' if equal else 'DIFFER'}"
+        f"tokens/s with one step at a time, {statistics.median(many_s):.1f} with two; gain "
+        f"{statistics.median(gains):.2f} (rounds {', '.join(f'{gain:.2f}' for gain in gains)}); "
+        f"answers {'equal' if equal else 'DIFFER'}"
     )
 
 
