@@ -48,7 +48,7 @@ ALL = (
         "premium",
         "overload",
     ),
-    *("serving", "speculation", "grammar", "engine_process", "worker_kills", "fleet_kills", "peers"),
+    *("serving", "speculation", "grammar", "engine_process", "pipeline", "worker_kills", "fleet_kills", "peers"),
 )
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "peers": ("--quick",),

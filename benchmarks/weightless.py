@@ -59,6 +59,7 @@ class WeightlessExecutor:
     """Draws `token` for each row that samples."""
 
     async_depth = 0
+    micro_batches = 1
     takes_drafts = False
     launches = None
     expert_tokens = ()

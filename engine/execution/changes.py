@@ -59,7 +59,9 @@ class BatchChanges:
         )
         self._early = [(row, draw) for row, draw in enumerate(draws) if draw.request.params.min_tokens]
         self._drafted = [
-            (row, draw) for row, draw in enumerate(draws) if draw.drafts and uses_counts(draw.request.params)
+            (row, int(lines[row]), draw)
+            for row, draw in enumerate(draws)
+            if draw.drafts and uses_counts(draw.request.params)
         ]
 
     def current(self) -> LogitChanges:
@@ -105,8 +107,7 @@ class BatchChanges:
 
     def _of_drafts(self) -> tuple[Ints, Ints, Words]:
         rows, tokens, times = list[int](), list[int](), list[int]()
-        for row, draw in self._drafted:
-            slot = slot_of(draw.request)
+        for row, slot, draw in self._drafted:
             for token in dict.fromkeys(draw.drafts):
                 rows.append(row)
                 tokens.append(token)

@@ -18,8 +18,9 @@ from engine.models.host_model import DrawsTokens, HostModel
 from engine.request import Fault, TokenLogprob
 from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
 from kernels.adapters import AdapterWeights, PackedAdapter
-from kernels.arrays import Array, Ints, int_array
+from kernels.arrays import Array, Flags, Floats, Ints, int_array
 from kernels.cpu.native.adapter_packing import ModelLayout
+from kernels.host import StepRows
 
 _NOTHING_DRAWN = RowResult()
 
@@ -34,13 +35,38 @@ class FinishedStep:
         return self._result
 
 
-class _Drawn(NamedTuple):
+class Drawn(NamedTuple):
     """The sampled tokens, the rows whose grammar failed, and whether the logits of each draw were finite."""
 
     tokens: list[int]
     logprobs: list[TokenLogprob | None]
     failed: frozenset[int]
     finite: list[bool]
+
+
+def drawn_by_ranks(tokens: Ints, sound: Flags) -> Drawn:
+    """Plain draws: see `DrawsTokens`."""
+    return Drawn(tokens.tolist(), [None] * len(tokens), frozenset(), sound.tolist())
+
+
+class StepDraws(NamedTuple):
+    """The draws of a step: those of the decode rows, whose hidden states come first, then for each other row that
+    samples those after its last token and after each of its drafts. `indices`: of their hidden states; None: all, in
+    order."""
+
+    draws: list[Draw]
+    indices: list[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStep:
+    """A plan as the model takes it: its rows in the order of the kernels, and its draws."""
+
+    plan: StepPlan
+    inputs: StepInputs
+    rows: Sequence[ScheduledRow]
+    step_rows: StepRows
+    draws: StepDraws
 
 
 class ModelRunner:
@@ -71,6 +97,10 @@ class ModelRunner:
     @property
     def async_depth(self) -> int:
         return 0
+
+    @property
+    def micro_batches(self) -> int:
+        return 1
 
     @property
     def launches(self) -> None:
@@ -114,18 +144,28 @@ class ModelRunner:
 
     def execute(self, plan: StepPlan) -> FinishedStep:
         """Compute the plan's rows and sample the tokens of those that sample."""
+        step = self._place(plan)
+        hidden = self._model.forward(step.inputs.token_ids, step.step_rows, self._kv, step.inputs.wanted)
+        return FinishedStep(self._finish(step, hidden, self._draw(step.draws, hidden)))
+
+    def _place(self, plan: StepPlan) -> PlacedStep:
+        """The inputs of a plan, with its copies made."""
         inputs = self._placer.place(plan)
         self._prepare_blocks(plan.copies, inputs)
         rows = plan.rows if inputs.order is None else [plan.rows[place] for place in inputs.order]
         step_rows = inputs.rows if self._states is None else self._states.begin(plan, rows, inputs.rows)
-        hidden = self._model.forward(inputs.token_ids, step_rows, self._kv, inputs.wanted)
-        results = self._results(rows, inputs, hidden)
-        if plan.draft_tokens and self._states is not None:
+        return PlacedStep(plan, inputs, rows, step_rows, _draws_of(rows, inputs))
+
+    def _finish(self, step: PlacedStep, hidden: Array, drawn: Drawn) -> StepResult:
+        """The result of a step, from its hidden states [W, H] and what was drawn from them."""
+        rows, inputs = step.rows, step.inputs
+        results = self._results(rows, inputs, hidden, drawn)
+        if step.plan.draft_tokens and self._states is not None:
             accepted = [result.accepted for row, result in zip(rows, results, strict=True) if row.drafts]
-            self._model.settle_drafts(step_rows, int_array(accepted))
+            self._model.settle_drafts(step.step_rows, int_array(accepted))
         if self._hidden_states is not None:
             self._keep_hidden(self._hidden_states, rows, inputs.ends, results, hidden)
-        return FinishedStep(StepResult(tuple(_in_plan_order(results, inputs.order))))
+        return StepResult(tuple(_in_plan_order(results, inputs.order)))
 
     def _prepare_blocks(self, copies: tuple[BlockCopy, ...], inputs: StepInputs) -> None:
         if self._model.reads_past_context and len(entered := inputs.entered_blocks()):
@@ -134,37 +174,31 @@ class ModelRunner:
             sources = int_array([copy.source for copy in copies])
             self._ops.copy_blocks(self._kv, sources, int_array([copy.target for copy in copies]))
 
-    def _results(self, rows: Sequence[ScheduledRow], inputs: StepInputs, hidden: Array) -> list[RowResult]:
+    def _results(
+        self, rows: Sequence[ScheduledRow], inputs: StepInputs, hidden: Array, drawn: Drawn
+    ) -> list[RowResult]:
         """The results of the rows. `inputs.ends` has the index of each row's last hidden state."""
         finite = finite_rows(hidden, inputs.ends)
         decoding = len(inputs.decoding)
         others, ends = rows[decoding:], inputs.ends[decoding:].tolist()
-        drawn = self._draw(inputs.decoding, others, ends, hidden)
         results = _decoded(drawn, finite[:decoding])
         if others:
             results += self._others(others, ends, finite[decoding:], _after_drafts(others, drawn, decoding), hidden)
         return results
 
-    def _draw(self, decoding: list[Draw], others: Sequence[ScheduledRow], ends: Sequence[int], hidden: Array) -> _Drawn:
-        """Sample for the rows that do: the decode rows, whose hidden states come first, and for each other row after
-        its last token and after each of its drafts. `ends`: last indices of the other rows."""
-        draws, drawn_at = decoding, list[int]()
-        for row, end in zip(others, ends, strict=True):
-            if row.samples:
-                count = len(row.drafts)
-                draws = draws + [Draw(row.request, row.drafts[:taken]) for taken in range(count + 1)]
-                drawn_at += range(end - count, end + 1)
-        if not draws:
-            return _Drawn([], [], frozenset(), [])
-        if len(draws) < len(hidden):
-            first = len(decoding)
-            hidden = hidden[[*range(first), *drawn_at]] if drawn_at else hidden[:first]
-        if isinstance(self._model, DrawsTokens) and (columns := self._sampler.plain_columns(draws)) is not None:
-            tokens, sound = self._model.draw(hidden, columns)
-            return _Drawn(tokens.tolist(), [None] * len(draws), frozenset(), sound.tolist())
-        logits = self._model.logits(hidden)
+    def _draw(self, draws: StepDraws, hidden: Array) -> Drawn:
+        """Sample from the hidden states of a step."""
+        if not draws.draws:
+            return Drawn([], [], frozenset(), [])
+        if draws.indices is not None:
+            hidden = hidden[draws.indices]
+        if isinstance(self._model, DrawsTokens) and (columns := self._sampler.plain_columns(draws.draws)) is not None:
+            return drawn_by_ranks(*self._model.draw(hidden, columns))
+        return self._sampled(self._model.logits(hidden), draws.draws)
+
+    def _sampled(self, logits: Floats, draws: list[Draw]) -> Drawn:
         finite = self._ops.finite_rows(logits).tolist()
-        return _Drawn(*self._sampler.sample(logits, draws), finite)
+        return Drawn(*self._sampler.sample(logits, draws), finite)
 
     def _others(
         self,
@@ -222,7 +256,19 @@ class ModelRunner:
         return tuple(entries)
 
 
-def _decoded(drawn: _Drawn, finite: Sequence[bool]) -> list[RowResult]:
+def _draws_of(rows: Sequence[ScheduledRow], inputs: StepInputs) -> StepDraws:
+    decoding, drawn_at = len(inputs.decoding), list[int]()
+    draws = inputs.decoding
+    for row, end in zip(rows[decoding:], inputs.ends[decoding:].tolist(), strict=True):
+        if row.samples:
+            count = len(row.drafts)
+            draws = draws + [Draw(row.request, row.drafts[:taken]) for taken in range(count + 1)]
+            drawn_at += range(end - count, end + 1)
+    states = int(inputs.ends[-1]) + 1
+    return StepDraws(draws, [*range(decoding), *drawn_at] if len(draws) < states else None)
+
+
+def _decoded(drawn: Drawn, finite: Sequence[bool]) -> list[RowResult]:
     """The results of the decode rows, whose draws come first. `finite`: whether each one's hidden state is."""
     tokens, logprobs = drawn.tokens[: len(finite)], drawn.logprobs[: len(finite)]
     if not drawn.failed and False not in finite and False not in drawn.finite:
@@ -235,7 +281,7 @@ def _decoded(drawn: _Drawn, finite: Sequence[bool]) -> list[RowResult]:
     return results
 
 
-def _after_drafts(rows: Sequence[ScheduledRow], drawn: _Drawn, first: int) -> Iterator[RowResult]:
+def _after_drafts(rows: Sequence[ScheduledRow], drawn: Drawn, first: int) -> Iterator[RowResult]:
     """The results of rows with drafts, whose draws begin at `first`: the tokens up to the first one that differs from
     its draft."""
     tokens, logprobs = drawn.tokens, drawn.logprobs

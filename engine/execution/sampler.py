@@ -34,7 +34,7 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class DrawBatch:
     """Values that stay the same for a list of draws from step to step.
 
     columns: without keys. mixed: uint64 [R], the mixed seeds; None if no draw has noise. wanted: indices of draws with
@@ -65,12 +65,15 @@ class Sampler:
     def __init__(self, ops: HostOps, slots: SlotTable, vocab_size: int) -> None:
         self._ops, self._slots = ops, slots
         self._masks, self._vocab_size = TokenMasks(ops, vocab_size), vocab_size
-        self._batch: _Batch | None = None
+        self._batch: DrawBatch | None = None
 
     def plain_columns(self, draws: Sequence[Draw]) -> HostColumns | None:
         """The columns of draws that depend on the largest sum of logit and noise alone: without thresholds, changes to
         the logits, grammars and log-probabilities. None: a draw has some."""
-        batch = self._batch_of(draws)
+        return self.plain_columns_of(self.batch_of(draws))
+
+    def plain_columns_of(self, batch: DrawBatch) -> HostColumns | None:
+        """The same for the draws of a batch."""
         if batch.masked or batch.changes is not None or batch.wanted:
             return None
         columns = batch.columns
@@ -78,11 +81,12 @@ class Sampler:
             return None
         return _with_keys(batch)
 
-    def _batch_of(self, draws: Sequence[Draw]) -> _Batch:
-        """The values of these draws, kept until the next ones are others."""
+    def batch_of(self, draws: Sequence[Draw]) -> DrawBatch:
+        """The values of these draws, kept until the next ones are others. They stay those of the requests that have the
+        slots now."""
         batch = self._batch
         if batch is None or batch.draws is not draws:
-            self._batch = batch = _batch_of(draws, self._slots)
+            self._batch = batch = _new_batch(draws, self._slots)
         return batch
 
     def sample(self, logits: Floats, draws: Sequence[Draw]) -> Drawn:
@@ -91,8 +95,11 @@ class Sampler:
         Fastest when `draws` is the same list object as in the last call, of requests in the same slots.
         Log-probabilities are the model's own: before grammars, penalties, biases, temperature and thresholds.
         """
-        batch = self._batch_of(draws)
-        wanted = batch.wanted
+        return self.sample_batch(logits, self.batch_of(draws))
+
+    def sample_batch(self, logits: Floats, batch: DrawBatch) -> Drawn:
+        """The same for the draws of a batch, whose requests may have left their slots since it was made."""
+        wanted, draws = batch.wanted, batch.draws
         raw = logits[wanted] if wanted else None
         failed = self._masks.apply(logits, draws) if batch.masked else frozenset()
         if batch.changes is not None:
@@ -125,10 +132,10 @@ def accepted_drafts(drafts: Sequence[int], drawn: Sequence[int]) -> int:
 
 def sampling_columns(draws: Sequence[Draw], slots: SlotTable) -> HostColumns:
     """The sampling parameters and noise keys of the draws."""
-    return _with_keys(_batch_of(draws, slots))
+    return _with_keys(_new_batch(draws, slots))
 
 
-def _batch_of(draws: Sequence[Draw], slots: SlotTable) -> _Batch:
+def _new_batch(draws: Sequence[Draw], slots: SlotTable) -> DrawBatch:
     rows = int_array([slot_of(draw.request) for draw in draws])
     params = [draw.request.params for draw in draws]
     columns = HostColumns(
@@ -140,7 +147,7 @@ def _batch_of(draws: Sequence[Draw], slots: SlotTable) -> _Batch:
         keys=np.zeros((len(draws), 2), dtype=np.int64),
     )
     noisy = any(request_params.temperature for request_params in params)
-    return _Batch(
+    return DrawBatch(
         draws,
         columns,
         mixed_seeds([draw.request.seed for draw in draws]) if noisy else None,
@@ -150,7 +157,7 @@ def _batch_of(draws: Sequence[Draw], slots: SlotTable) -> _Batch:
     )
 
 
-def _with_keys(batch: _Batch) -> HostColumns:
+def _with_keys(batch: DrawBatch) -> HostColumns:
     """The columns with the noise keys of the next tokens."""
     if batch.mixed is None:
         return batch.columns

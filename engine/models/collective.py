@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 class Collective(Protocol):
     """The other ranks: those of the same stage have other heads and inner dimensions of its layers, those of other
-    stages have other layers, and all have other rows of the embedding table.
+    stages have other layers. Those of the first stage have other rows of the embedding table.
 
     Each method is called by every rank that it concerns, in the same order.
     """
@@ -29,16 +29,21 @@ class Collective(Protocol):
         ...
 
     def look_up(self, table: "Embedding", token_ids: "Tensor") -> "Tensor":
-        """The embeddings [T, H] of tokens int64 [T]; `table` has this rank's rows."""
+        """The embeddings [T, H] of tokens int64 [T]; `table` has this rank's rows. Arbitrary numbers after the first
+        stage."""
         ...
 
     def look_up_layers(self, table: "Embedding", token_ids: "Tensor") -> "Tensor":
         """The same of a table of the layers' own embeddings, those of the stage."""
         ...
 
+    def embedded(self, embedded: "Tensor") -> "Tensor":
+        """The embeddings [T, H] of the first stage, for models that read them in later ones; passes them on."""
+        ...
+
     def enter(self, residual: "Tensor") -> "Tensor":
-        """The residual stream [T, H] before the first layer of the stage; `residual`: that before the first layer of
-        the model."""
+        """The residual stream [T, H] before the first layer of the stage; `residual`: the embeddings, or, after
+        the first stage, memory for it."""
         ...
 
     def leave(self, residual: "Tensor") -> None:
@@ -62,6 +67,9 @@ class Alone:
 
     def look_up_layers(self, table: "Embedding", token_ids: "Tensor") -> "Tensor":
         return table(token_ids)
+
+    def embedded(self, embedded: "Tensor") -> "Tensor":
+        return embedded
 
     def enter(self, residual: "Tensor") -> "Tensor":
         return residual

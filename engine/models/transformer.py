@@ -179,7 +179,10 @@ class Transformer:
         config, layers, plans = self.config, self._weights.layers, (plan, *window_plans)
         ropes = {key: factors.rows(plan.positions) for key, factors in self._ropes.items()}
         residual = scaled(self.embed(token_ids), config.embedding_scale)
-        inputs = self._layer_inputs(token_ids, residual)
+        inputs = None
+        if self._weights.layer_inputs is not None:
+            residual = self._collective.embedded(residual)
+            inputs = self._layer_inputs(token_ids, residual)
         residual = self._collective.enter(residual)
         norm, final_norm = layers[0].attention_norm, self._weights.final_norm if self._collective.is_last else None
         normed = residual if norm is None else self.ops.rms_norm(residual, norm, config.rms_norm_eps)

@@ -126,8 +126,8 @@ def load(
         adapter_slots=adapter_slots,
         adapter_wait_ns=int(1e9 * config.adapter_wait_seconds),
     )
-    drafts = config.ngram or draft is not None
-    runner = _runner(on_host, model, pool, config, scheduler.window_tokens, drafts=drafts)
+    drafts, stages = config.ngram or draft is not None, 1 if ranks is None else ranks.sizes.stages
+    runner = _runner(on_host, model, pool, config, scheduler.window_tokens, drafts=drafts, stages=stages)
     if adapter_slots and isinstance(runner, ModelRunner):
         runner.allocate_adapters(adapter_slots)
     proposers = _proposers(pool, config, prepared) if runner.takes_drafts else []
@@ -341,11 +341,17 @@ def _runner(
     window: int,
     *,
     drafts: bool,
+    stages: int,
 ) -> Executor:
     slots = config.scheduler.max_running
     states = 0 if pool.states is None else pool.states.num_slots
     if on_host is not None:
-        return ModelRunner(
+        new_runner: Callable[..., ModelRunner] = ModelRunner
+        if stages > 1:
+            from engine.execution.parallel.pipelined_runner import PipelinedRunner  # imports torch
+
+            new_runner = PipelinedRunner
+        return new_runner(
             on_host,
             num_blocks=pool.num_blocks,
             num_slots=slots,

@@ -4,7 +4,7 @@ one."""
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from engine.errors import DeviceLost, OutOfDeviceMemory
@@ -16,6 +16,7 @@ from engine.scheduling.plan import Executor, PendingStep, StepPlan, StepResult
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
 from engine.scheduling.step_slowdown import StepSlowdown
+from engine.scheduling.stopping import decodes
 from engine.speculation.policy import SpeculationLoad
 from engine.speculation.speculator import Proposals, Speculator
 
@@ -63,6 +64,9 @@ class StepLoop:
     So if the speculator wants to draft for a request that a step samples for, the step completes before the next one is
     planned. Other steps are followed at once: those that compute prompts, those after which requests end, and, where
     none is to have drafts next, those with drafts.
+
+    In a pipeline, each step completes before the next one is planned as long as the speculator wants to draft for any
+    request in decode: it is drafted for when nothing is in flight, and has drafts only in a step that is alone.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class StepLoop:
         before_launch: Callable[[], None] = lambda: None,
     ) -> None:
         """`before_launch` is called before each launch, outside the watchdog."""
-        scheduler.async_depth = executor.async_depth
+        scheduler.async_depth, scheduler.micro_batches = executor.async_depth, executor.micro_batches
         self.pace = StepSlowdown()
         self._scheduler = scheduler
         self._executor = executor
@@ -146,7 +150,7 @@ class StepLoop:
             return self._scheduler.schedule(now_ns, limits=limits), None
         load = self._load()
         proposals: Proposals | None = Proposals(load)
-        if self._in_flight or not speculator.wants(load, self._scheduler.ranks):
+        if self._in_flight or not speculator.wants(load, self._drafted_ranks()):
             return self._scheduler.schedule(now_ns, limits=limits), proposals
 
         def draft(room: DraftCapacity) -> Drafts:
@@ -202,10 +206,18 @@ class StepLoop:
         if self._speculator is None:
             return False
         load = self._load()
-        if not self._speculator.wants(load, self._scheduler.ranks):
+        if not self._speculator.wants(load, self._drafted_ranks()):
             return False
+        if self._scheduler.micro_batches > 1:
+            return True
         ranks = {row.request.rank for row in plan.rows if can_have_drafts_next(row)}
         return self._speculator.wants(load, ranks)
+
+    def _drafted_ranks(self) -> Collection[int]:
+        """The ranks whose requests might be drafted for: in a pipeline, those in decode."""
+        if self._scheduler.micro_batches == 1:
+            return self._scheduler.ranks
+        return {request.rank for request in self._scheduler.running if decodes(request)}
 
     def _complete(self) -> list[TokenDelta]:
         """Wait for the oldest step in flight and commit its result."""

@@ -3,6 +3,7 @@
 scheduler          the interface; `plan` has the values exchanged with an executor
 request_table      all requests: their queues, slots and load sums
 planner            the next step: `decode_blocks` and `admission` allocate, `drafting` adds drafts
+micro_batches      which running requests a step of a pipeline has
 commit, ledger     a step's result: tokens to requests, time to classes and requests
 in_flight          the launched steps and their dropped rows
 step_limits, allowance, class_activity

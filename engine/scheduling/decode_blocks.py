@@ -5,13 +5,15 @@ from collections.abc import Sequence
 from engine.config import BLOCK_TOKENS
 from engine.memory.kv_cache import KVCacheManager
 from engine.request import Request
+from engine.scheduling.micro_batches import awaits_token
 from engine.scheduling.request_table import RequestTable
 from engine.scheduling.stopping import ends_in_flight
 from engine.scheduling.victims import victim_for_decode
 
 
-def allocate_decode_blocks(requests: RequestTable, cache: KVCacheManager) -> int | None:
-    """Allocate a block to each running request whose last block is full.
+def allocate_decode_blocks(requests: RequestTable, cache: KVCacheManager, *, ahead: bool = True) -> int | None:
+    """Allocate a block to each running request whose last block is full. `ahead`: also for a token that a step in
+    flight samples; otherwise it is allocated when the token is known.
 
     Returns the number of classes, from the highest, that may admit requests in this step. None: ask again when the
     oldest step in flight is complete.
@@ -28,6 +30,7 @@ def allocate_decode_blocks(requests: RequestTable, cache: KVCacheManager) -> int
             for request in requests.running
             if request.scheduled >= len(request.block_table) * BLOCK_TOKENS
             and not (request.is_allocating or ends_in_flight(request))
+            and (ahead or not awaits_token(request))
         ]
         if not growing:
             return open_ranks

@@ -124,8 +124,14 @@ class Executor(Protocol):
 
     @property
     def async_depth(self) -> int:
-        """Steps that may be in flight in addition to the one whose result is awaited: 0, or 1 where steps run
-        asynchronously and sampled tokens stay on the device."""
+        """Steps that may be in flight in addition to the one whose result is awaited: 0; 1 where steps run
+        asynchronously and sampled tokens stay on the device; one less than its stages in a pipeline."""
+        ...
+
+    @property
+    def micro_batches(self) -> int:
+        """Steps that the running requests are divided among: 1, or the stages of a pipeline, where the tokens of a step
+        are known when it is complete, and no row begins before its tokens are known."""
         ...
 
     @property

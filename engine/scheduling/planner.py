@@ -11,6 +11,7 @@ from engine.scheduling.allowance import StepAllowance
 from engine.scheduling.cost import StepCostModel, StepWork
 from engine.scheduling.decode_blocks import allocate_decode_blocks
 from engine.scheduling.drafting import Draft, draft_capacity, with_drafts
+from engine.scheduling.micro_batches import held_back
 from engine.scheduling.plan import ScheduledRow, StepPlan, scheduled_row
 from engine.scheduling.request_table import RequestTable
 from engine.scheduling.step_limits import StepLimits, StepSizeBackoff
@@ -30,6 +31,7 @@ class _Sketch:
     `budget_tokens`: all tokens of the step; `spare_tokens`: those not planned yet.
     `open_ranks`: the number of classes, from the highest, that may still admit requests.
     `rank_tokens`: by rank, for the classes planned so far, how many of `spare_tokens` the class may still use.
+    `held_back`: running requests without a row: see `micro_batches`.
     """
 
     budget_tokens: int
@@ -41,6 +43,7 @@ class _Sketch:
     rows: list[ScheduledRow] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
     blocked: BudgetBlocked = field(default_factory=BudgetBlocked)
+    held_back: frozenset[Request] = frozenset()
 
 
 class Planner:
@@ -68,6 +71,8 @@ class Planner:
         self._backoff = backoff
         self._admission = Admission(config, cache, requests)
         self.preemption_budget = self._admission.preemption_budget
+        self.micro_batches = 1
+        """See `Executor.micro_batches`."""
         self.steps_total = 0
         self.scheduled_tokens_total = 0
         self.mean_prefill_limits = [float(config.step_tokens) for _ in classes]
@@ -85,12 +90,13 @@ class Planner:
         `budget`: the maximum number of tokens; each running request gets one in any case, and one more is added.
         After a shortage of device memory the maximum is lower, but never below one per running request.
         `draft`: called with the remaining capacity when all other rows are planned; its drafts extend decode rows.
+        With `micro_batches`, a step with `draft` has rows of all running requests, and none follows its drafts.
         """
         follows_drafts = self._requests.in_flight.have_drafts
         if follows_drafts and not self._may_follow_drafts:
             return None  # the number of accepted drafts is not known yet
         self._cache.begin_step()
-        open_ranks = allocate_decode_blocks(self._requests, self._cache)
+        open_ranks = allocate_decode_blocks(self._requests, self._cache, ahead=self.micro_batches == 1)
         if open_ranks is None:
             return None
         allocating = [request for request in self._requests.running if request.is_allocating]
@@ -102,6 +108,10 @@ class Planner:
         starts = [request.scheduled for request in ready]
         if self._requests.in_flight:
             starts = [request.scheduled for request in ready if not ends_in_flight(request)]
+        held = frozenset[Request]()
+        if self.micro_batches > 1 and draft is None:
+            held = held_back(ready, self.micro_batches)
+            starts = [request.scheduled for request in ready if not (request in held or ends_in_flight(request))]
         running = len(starts)
         max_tokens = self._config.step_tokens
         budget_tokens = max_tokens if budget is None else min(max(budget, running + 1), max_tokens)
@@ -110,7 +120,7 @@ class Planner:
         if limits is not None and limits.longest_ns is not None:
             decode = StepWork(running, sum(starts) + running, 0, running)
             allowance = StepAllowance(self._cost_model, limits, decode, max(budget_tokens - running, 1))
-        sketch = _Sketch(budget_tokens, budget_tokens - running, open_ranks, limits, allowance)
+        sketch = _Sketch(budget_tokens, budget_tokens - running, open_ranks, limits, allowance, held_back=held)
         for rank in self._requests.ranks:
             sketch.rank_tokens.append(self._plan_running(sketch, rank))
             if rank < sketch.open_ranks and self._requests.waiting[rank]:
@@ -143,7 +153,7 @@ class Planner:
         spare = min(sketch.spare_tokens, limit)
         unspent, chunk_tokens, rows = spare, self._config.chunk_tokens, sketch.rows
         for request in self._requests.running.ranks[rank]:
-            if request.is_allocating:
+            if request.is_allocating or request in sketch.held_back:
                 continue
             start = request.scheduled
             wanted = len(request.tokens) - start
@@ -166,8 +176,9 @@ class Planner:
     @property
     def _may_follow_drafts(self) -> bool:
         """Whether a step may be planned on drafts in flight. Not of models with recurrent states, which do not go back,
-        nor with KV in groups, whose windows follow the computed tokens."""
-        plain = self._cache.states is None and self._cache.groups == 1
+        nor with KV in groups, whose windows follow the computed tokens, nor in a pipeline, where a row does not begin
+        before its tokens are known."""
+        plain = self._cache.states is None and self._cache.groups == 1 and self.micro_batches == 1
         return plain and self._requests.in_flight.can_be_followed
 
     def _prefill_limit(self, sketch: _Sketch, rank: int) -> int:
@@ -190,9 +201,8 @@ class Planner:
         queue, blocked = self._requests.waiting[rank], sketch.blocked
         blocked.tenants.clear()
         while (request := queue.head_except(blocked.tenants)) is not None:
-            out_of_tokens = (
-                sketch.spare_tokens == 0 and self._requests.slots.free
-            )  # without a slot, a victim brings one
+            # Without a slot, a victim brings one, unless it has no row in this step.
+            out_of_tokens = sketch.spare_tokens == 0 and (self._requests.slots.free or sketch.held_back)
             out_of_time = sketch.allowance is not None and not sketch.allowance.admits(request)
             full = sketch.rank_tokens[rank] == 0 or out_of_tokens or out_of_time or not self._cache.may_admit
             spare_tokens = sketch.spare_tokens
@@ -262,7 +272,7 @@ class Planner:
             return victims
         for victim in victims:
             sketch.open_ranks = min(sketch.open_ranks, victim.rank)
-            sketch.spare_tokens += 1
+            sketch.spare_tokens += victim not in sketch.held_back
         if parent is not None:
             sketch.copies += self._cache.fork(parent, request, demand)
         else:

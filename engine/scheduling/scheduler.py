@@ -39,7 +39,8 @@ class Scheduler:
     their states, `Planner` plans a step, `Committer` commits its result.
 
     In addition to the plan whose result is awaited, `async_depth` more may be in flight: 0 or 1, as planning needs all
-    tokens of a request but the last. Plans complete in launch order.
+    tokens of a request but the last; more where the running requests are divided among them, by `micro_batches`. Plans
+    complete in launch order.
 
     It reads no clock, draws no random numbers and iterates ordered containers only: equal calls give equal plans.
     """
@@ -80,6 +81,15 @@ class Scheduler:
         )
         self.async_depth = 0
         """Plans that may be in flight in addition to the one whose result is awaited: the executor's `async_depth`."""
+
+    @property
+    def micro_batches(self) -> int:
+        """See `Executor.micro_batches`, whose value it is given."""
+        return self._planner.micro_batches
+
+    @micro_batches.setter
+    def micro_batches(self, count: int) -> None:
+        self._planner.micro_batches = count
 
     @property
     def window_tokens(self) -> int:
@@ -229,7 +239,8 @@ class Scheduler:
         being computed)."""
         running = len(self._requests.running)
         decoding = [any(map(decodes, queue)) for queue in self._requests.running.ranks]
-        return self._step_limiter.limits(now_ns, StepWork(running, self.context_tokens, 0, running), decoding)
+        decode = StepWork(running, self.context_tokens, 0, running)
+        return self._step_limiter.limits(now_ns, decode, decoding, self.micro_batches)
 
     def schedule(
         self,

@@ -20,8 +20,8 @@ class StepLimits:
 
     `rank`, `prefill_tokens`: each class below `rank` has at most `prefill_tokens` tokens of prefill.
     `longest_ns`: the longest predicted time of a step with prefill; None: unlimited.
-    `itl_rank`, `itl_target_ns`: the decoding class with the tightest target for the time between tokens, and that
-    target. See `allowance`.
+    `itl_rank`, `itl_target_ns`: the decoding class with the tightest target for the time between tokens, and the part
+    of that target for one step. See `allowance`.
     """
 
     rank: int
@@ -48,15 +48,15 @@ class StepTimeLimiter:
         self._cost_model = cost_model
         self._activity = class_activity
 
-    def limits(self, now_ns: int, decode: StepWork, decoding: Sequence[bool]) -> StepLimits:
+    def limits(self, now_ns: int, decode: StepWork, decoding: Sequence[bool], micro_batches: int = 1) -> StepLimits:
         """The limits of a step.
 
         `decode`: the work of one token for each running request, which every step has.
-        `decoding`: by rank, whether the class has requests in decode.
+        `decoding`: by rank, whether the class has requests in decode. `micro_batches`: steps between two tokens of one.
         """
         rank, prefill_tokens = self._first_token_limit(now_ns, decode)
         targets = [
-            (service_class.itl_target_ms * 1_000_000, rank)
+            (service_class.itl_target_ms * 1_000_000 // micro_batches, rank)
             for rank, service_class in enumerate(self._classes)
             if service_class.itl_target_ms is not None and decoding[rank]
         ]

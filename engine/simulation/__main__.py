@@ -2,10 +2,10 @@
 
 `--seed 7` runs one seed with every check after each call; a failure is reduced and shown with the command that replays
 it. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead, until the first limit is reached;
-equal seeds give equal traces, on any number of `--jobs`. `--ahead` simulates asynchronous scheduling, `--speculate`
-drafts, `--states` a model with recurrent layers, `--windows` one with layers of limited attention, `--adapters` one
-with few slots for many adapters, and `--blocks-a-step 2` requests that are long relative to the KV blocks that a step
-allocates.
+equal seeds give equal traces, on any number of `--jobs`. `--ahead` simulates asynchronous scheduling, `--stages 2` a
+pipeline of two stages, `--speculate` drafts, `--states` a model with recurrent layers, `--windows` one with layers of
+limited attention, `--adapters` one with few slots for many adapters, and `--blocks-a-step 2` requests that are long
+relative to the KV blocks that a step allocates.
 """
 
 import sys
@@ -49,6 +49,7 @@ def _arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--seconds", type=float, help="wall time")
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--ahead", action="store_const", const=1, default=0, help="plan a step ahead of the device")
+    parser.add_argument("--stages", type=int, default=1, help="stages of a pipeline")
     parser.add_argument("--speculate", action="store_true", help="with drafts, right and wrong ones")
     parser.add_argument("--states", action="store_true", help="a model with recurrent layers")
     parser.add_argument("--windows", action="store_true", help="a model with layers of limited attention")
@@ -68,6 +69,7 @@ def _traffic(seed: int, arguments: Namespace) -> Traffic:
 def _options(arguments: Namespace) -> ModelOptions:
     return ModelOptions(
         ahead=arguments.ahead,
+        stages=arguments.stages,
         speculate=arguments.speculate,
         blocks_a_step=arguments.blocks_a_step,
         states=arguments.states,

@@ -103,8 +103,10 @@ class Auditor:
         drafts: DraftAuditor | None,
         *,
         groups: int,
+        stages: int = 1,
     ) -> None:
-        """`groups`: blocks that hold the KV of 16 tokens."""
+        """`groups`: blocks that hold the KV of 16 tokens. `stages`: of a pipeline."""
+        self._stages = stages
         self._config = config
         self._scheduler = scheduler
         self._pool = pool
@@ -150,7 +152,7 @@ class Auditor:
         self._running = [
             _Seen(
                 request,
-                needs_block=self._in_flight.needs_block(request) and not self._ends(request),
+                needs_block=self._needs_block(request),
                 ends=self._ends(request),
                 immune=request.preemptions >= MAX_PREEMPTIONS or request is oldest[request.rank],
                 is_allocating=request.is_allocating,
@@ -164,6 +166,12 @@ class Auditor:
             if request.fork_of is not None or (request.adapter is not None and request.adapter_slot is None)
         }
         self._lacking = not self._can_grow([seen.request for seen in self._running if seen.needs_block])
+
+    def _needs_block(self, request: Request) -> bool:
+        """Whether the request's next row needs a block; in a pipeline, that of a token that is known."""
+        if self._ends(request) or (self._stages > 1 and self._in_flight.awaits_token(request)):
+            return False
+        return self._in_flight.needs_block(request)
 
     def _can_grow(self, growing: list[Request]) -> bool:
         """Whether each can take a block of each group in turn, highest class first, without using a reserve above."""
@@ -216,17 +224,22 @@ class Auditor:
 
     def _check_pause(self) -> None:
         """Reasons not to schedule while requests run: all end in flight; one does, and its blocks are needed; the
-        number of accepted drafts has to be known; or requests are allocating, or were preempted for one that is."""
+        number of accepted drafts has to be known; requests are allocating, or were preempted for one that is; or, in a
+        pipeline, the next tokens of all are in flight, but for those that were preempted."""
         running = [seen for seen in self._running if not self._is_in_between(seen.request)]
-        if not self._in_flight.await_drafts and not all(seen.ends for seen in running):
+        if not self._in_flight.await_drafts and not all(map(self._is_complete, running)):
             assert self._lacking, "running requests are kept waiting"
             assert any(seen.ends for seen in self._running), (
                 "running requests are kept waiting for blocks that no request frees"
             )
 
+    def _is_complete(self, seen: _Seen) -> bool:
+        """Whether all that can be computed of a request is in flight."""
+        return seen.ends or (self._stages > 1 and self._in_flight.awaits_token(seen.request))
+
     def _is_in_between(self, request: Request) -> bool:
         allocating = any(waiting.is_allocating for waiting in self._waiting)
-        for_another = self._scheduler.returning_blocks > 0 or allocating
+        for_another = self._scheduler.returning_blocks > 0 or allocating or self._stages > 1
         return request.is_allocating or (request.phase is Phase.WAITING and for_another)
 
     def _check_victims(self, victims: list[_Seen], admitted: list[Request]) -> None:

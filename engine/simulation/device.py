@@ -19,6 +19,24 @@ class StepTime:
     usual_ns: int
 
 
+class Stages:
+    """When the steps of a pipeline end, of which each takes an equal part of its time in each stage, in order."""
+
+    def __init__(self, count: int) -> None:
+        self._ends_ns = [0] * count
+        self.busy_ns = 0
+        """Time that all stages together have computed."""
+
+    def run(self, now_ns: int, elapsed_ns: int) -> int:
+        """Launch a step that takes `elapsed_ns` in all stages together. Returns when it ends."""
+        at_ns, count = now_ns, len(self._ends_ns)
+        for stage, end_ns in enumerate(self._ends_ns):
+            at_ns = max(at_ns, end_ns) + elapsed_ns * (stage + 1) // count - elapsed_ns * stage // count
+            self._ends_ns[stage] = at_ns
+        self.busy_ns += elapsed_ns
+        return at_ns
+
+
 class Device:
     """Draws step times from the reference device's cost model. `good_steps`: steps since the last fault."""
 

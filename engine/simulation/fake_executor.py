@@ -114,7 +114,8 @@ class FakeExecutor:
     window only.
 
     With `async_depth=1` a row may end one past its request's tokens, as on a device. That token is the last one sampled
-    in the row's slot, and has to be this request's token for that position.
+    in the row's slot, and has to be this request's token for that position. With `stages` it may not, as in a pipeline,
+    which has as many steps in flight, and none behind one with drafts.
 
     A row with drafts writes them like tokens, and gets the tokens that it would have got one at a time. A row that
     follows it before its result is known is planned as if all were accepted, and begins where the accepted ones end.
@@ -131,12 +132,13 @@ class FakeExecutor:
         vocab_size: int = 1000,
         *,
         async_depth: int = 0,
+        stages: int = 1,
         num_states: int = 0,
         windows: Sequence[int | None] = (),
         is_poisoned: Callable[[ScheduledRow], bool] | None = None,
     ) -> None:
         self.vocab_size = vocab_size
-        self.async_depth = async_depth
+        self.async_depth, self.micro_batches = max(async_depth, stages - 1), stages
         self.takes_drafts = True
         self.launches: LaunchStats | None = None
         self.expert_tokens: tuple[int, ...] = ()
@@ -149,6 +151,8 @@ class FakeExecutor:
         self._digests: dict[str, _Digests] = {}
         self._drawn: dict[int, _Drawn] = {}
         self._launched: deque[LaunchedStep] = deque()
+        self._drafts_in_flight = False
+        """Whether the step that was launched last has drafts."""
         self._fails = False
         self._shortage = _Shortage(0, 0, False)
 
@@ -172,6 +176,8 @@ class FakeExecutor:
         """
         while self._launched and self._launched[0].seen:
             self._launched.popleft()
+        if self.micro_batches > 1:
+            self._check_tokens(plan)
         plan = replace(plan, rows=tuple(self._after_accepted(row) for row in plan.rows))
         lacks_memory = self._shortage.steps > 0 and plan.total_tokens > self._shortage.tokens
         self._shortage.steps -= 1
@@ -211,6 +217,15 @@ class FakeExecutor:
         self._fails = False
         self._launched.append(step)
         return step
+
+    def _check_tokens(self, plan: StepPlan) -> None:
+        """Assert that the tokens of all rows are known, and that drafts are alone in flight."""
+        for row in plan.rows:
+            known = len(row.request.tokens) + len(row.drafts)
+            assert row.start + row.tokens <= known, f"{row.request.id} begins before its token is known"
+        in_flight = any(not step.seen for step in self._launched)
+        assert not in_flight or not (plan.draft_tokens or self._drafts_in_flight), "drafts are not alone in flight"
+        self._drafts_in_flight = plan.draft_tokens > 0
 
     def _check_adapter(self, request: Request) -> None:
         if request.adapter is not None:

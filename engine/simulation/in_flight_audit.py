@@ -1,13 +1,15 @@
 """Follows the steps in flight independently of the scheduler: the rows of each request, and whether they count."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import ceil
 
 from engine.config import BLOCK_TOKENS
 from engine.request import Phase, Request
 from engine.scheduling import ScheduledRow, StepPlan, StepResult
+from engine.scheduling.order import order_key
 
 
 class Standing(Enum):
@@ -117,6 +119,33 @@ class InFlightAuditor:
         """Whether a row with drafts is in flight whose tokens the next step has to know."""
         drafted = [row.request for step in self._steps for row in step.plan.rows if row.drafts]
         return any(not self._plain or _depends_on_tokens(request) for request in drafted)
+
+    def left_out(
+        self, running: Sequence[Request], before: Mapping[str, Request], plan: StepPlan, stages: int
+    ) -> list[Request]:
+        """The running requests that a step of a pipeline has no row of: those whose token is in flight, and those of
+        the others in decode that are behind the first 1/`stages` of all in decode. `before`: those that ran before this
+        step was planned. The others were admitted with it, and are in it in any case. Where some were preempted for
+        them, these may have been among the first."""
+        if stages == 1:
+            return []
+        rows = {row.request.id: row for row in plan.rows}
+        known = {request.id: request.computed + self.pending(request) for request in running}
+        left = {request.id: len(request.tokens) - known[request.id] for request in running if request.id in before}
+        decoding = [request for request in sorted(running, key=order_key) if left.get(request.id, 2) <= 1]
+        ready = [request for request in decoding if left[request.id] == 1]
+        share = ceil(len(decoding) / stages)
+        preempted = sum(request.phase is not Phase.RUNNING for request in before.values())
+        if preempted:
+            planned = sum(request.id in rows for request in ready)
+            assert planned <= ceil((len(decoding) + preempted) / stages), "a step of a pipeline has too many rows"
+            share = planned
+        assert all(rows[request.id].start == known[request.id] for request in running if request.id in rows)
+        return [request for request in decoding if left[request.id] <= 0] + ready[share:]
+
+    def awaits_token(self, request: Request) -> bool:
+        """Whether the rows in flight of a request reach its last known token."""
+        return request.computed + self.pending(request) >= len(request.tokens)
 
     def ends(self, request: Request, window_tokens: int) -> bool:
         """Whether the request reaches its length with its rows in flight."""

@@ -21,13 +21,14 @@ _STANDARD = ServiceClass("standard", priority=10, step_share=0.5)
 class ModelOptions(TypedDict, total=False):
     """The model and the device of a simulation, as far as they differ from plain ones.
 
-    `ahead`: with an asynchronous device, whose memory can run short. `speculate`: with drafts. `blocks_a_step`: the
-    blocks that a step allocates and returns. `states`: of a model with recurrent layers, with few slots or many.
-    `windows`: of a model with layers of limited attention, whose KV is in groups. `adapters`: of a model with few slots
-    for adapters, which many requests want.
+    `ahead`: with an asynchronous device, whose memory can run short. `stages`: the same with a pipeline. `speculate`:
+    with drafts. `blocks_a_step`: the blocks that a step allocates and returns. `states`: of a model with recurrent
+    layers, with few slots or many. `windows`: of a model with layers of limited attention, whose KV is in groups.
+    `adapters`: of a model with few slots for adapters, which many requests want.
     """
 
     ahead: int
+    stages: int
     speculate: bool
     blocks_a_step: int
     states: bool
@@ -39,12 +40,14 @@ def traffic_from_seed(seed: int, **options: Unpack[ModelOptions]) -> Traffic:
     """Two seeds in three mix everything; the others are one of the patterns. In one of four some clients stop
     reading."""
     rng = Random(seed)
-    ahead = options.get("ahead", 0)
+    stages = options.get("stages", 1)
+    ahead = max(options.get("ahead", 0), stages - 1)
     traffic = rng.choice(_PATTERNS)(seed, rng) if seed % 3 == 2 else _mixture(seed, rng)
     traffic = replace(
         traffic,
         speculate=options.get("speculate", False),
         ahead=ahead,
+        stages=stages,
         blocks_a_step=options.get("blocks_a_step", BLOCKS_A_STEP),
     )
     if ahead and traffic.faults and rng.random() < 0.5:

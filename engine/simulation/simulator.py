@@ -1,7 +1,7 @@
 """Runs traffic through the scheduler and the fake executor in virtual time, and checks all invariants."""
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from random import Random
 from typing import Unpack
@@ -13,7 +13,7 @@ from engine.request import Phase, Request
 from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.cost import StepWork, row_work, total
 from engine.simulation.auditor import AuditedPool, Auditor
-from engine.simulation.device import Device, StepTime
+from engine.simulation.device import Device, Stages, StepTime
 from engine.simulation.draft_audit import DraftAuditor
 from engine.simulation.driver import Transcript, request_of
 from engine.simulation.fake_adapters import FakeAdapterLoader
@@ -102,12 +102,13 @@ class _Simulation:
             adapter_slots=traffic.adapter_slots,
             adapter_wait_ns=traffic.adapter_wait_ns,
         )
-        self._scheduler.async_depth = traffic.ahead
+        self._scheduler.async_depth, self._scheduler.micro_batches = traffic.ahead, traffic.stages
         self._poisoned_at = {arrival.id: arrival.poisoned_at for arrival in traffic.arrivals}
         self._executor = FakeExecutor(
             traffic.num_blocks,
             VOCAB_SIZE,
             async_depth=traffic.ahead,
+            stages=traffic.stages,
             num_states=traffic.states,
             windows=traffic.windows,
             is_poisoned=self._is_poisoned,
@@ -115,6 +116,8 @@ class _Simulation:
         self._adapter_loader = FakeAdapterLoader(traffic.seed, self._scheduler, self._executor)
         self._launched: deque[_Launched] = deque()
         self._device = Device(traffic.seed, traffic.device_speed, traffic.token_factor)
+        self._stages = Stages(traffic.stages)
+        self._last_end_ns = 0
         self._arrivals, self._faults = deque(traffic.arrivals), deque(traffic.faults)
         self._faults_in_flight: list[Fault] = []
         self._requests: dict[str, Request] = {}
@@ -124,7 +127,7 @@ class _Simulation:
         classes = traffic.config.classes
         windows = {service_class.name: traffic.window_tokens_of(service_class) for service_class in classes}
         self._draft_auditor = DraftAuditor(windows, traffic.config.chunk_tokens) if traffic.speculate else None
-        self._in_flight_auditor = InFlightAuditor(plain=not (traffic.states or traffic.windows))
+        self._in_flight_auditor = InFlightAuditor(plain=not (traffic.states or traffic.windows or traffic.stages > 1))
         self._auditor = Auditor(
             traffic.config,
             self._scheduler,
@@ -132,9 +135,12 @@ class _Simulation:
             self._in_flight_auditor,
             self._draft_auditor,
             groups=cache.groups,
+            stages=traffic.stages,
         )
-        self._time_auditor = TimeAuditor(traffic.config, self._scheduler, traffic.longest_step_ns)
+        self._time_auditor = TimeAuditor(traffic.config, self._scheduler, traffic.longest_step_ns, traffic.stages)
         self._now_ns = 0
+        self._started: dict[str, Request] = {}
+        """Requests that ran before the last step was scheduled."""
         self._draws = Random(traffic.seed)
         self._trace = sha256()
         self._injector = FaultInjector(
@@ -211,18 +217,21 @@ class _Simulation:
         budget = self._budget()
         self._auditor.before_step(self._alive, self.step)
         running = sum(request.phase is Phase.RUNNING for request in self._alive)
-        drafts = self._draft()
+        self._started = {request.id: request for request in self._alive if request.phase is Phase.RUNNING}
+        alone = self._traffic.stages == 1 or not self._launched
+        drafts = self._draft() if alone else {}
+        draft = (lambda _: drafts) if drafts or self._traffic.stages == 1 else None
         limits = self._scheduler.step_limits(self._now_ns)
         self._time_auditor.check_limits(limits, self._now_ns)
         self._time_auditor.before_schedule()
-        plan = self._scheduler.schedule(self._now_ns, budget=budget, limits=limits, draft=lambda _: drafts)
+        plan = self._scheduler.schedule(self._now_ns, budget=budget, limits=limits, draft=draft)
         if self._check_every == 1:
             self._scheduler.check()
         budget_tokens = min(self._traffic.config.step_tokens, max(budget, running + 1))
         self._auditor.after_schedule(plan, budget_tokens, limits, self._now_ns)
         if plan is not None:
             self._time_auditor.check_length(plan)
-        self._check_plan(plan)
+        self._check_plan(plan, divided=draft is None)
         starting = [row.request for row in plan.rows] if plan is not None else []
         starting += [request for request in self._alive if request.is_allocating]
         self._time_auditor.check_start(starting, self._now_ns)
@@ -259,8 +268,9 @@ class _Simulation:
         self._in_flight_auditor.on_launch(plan)
         work = total(row_work(row.start, row.tokens) for row in plan.rows)
         time = self._device.run(work)
-        begins_ns = max(self._now_ns, self._launched[-1].ends_ns) if self._launched else self._now_ns
-        ends_ns = begins_ns + time.elapsed_ns
+        ends_ns = self._stages.run(self._now_ns, time.elapsed_ns)
+        time = replace(time, elapsed_ns=ends_ns - max(self._now_ns, self._last_end_ns))
+        self._last_end_ns = ends_ns
         self._launched.append(_Launched(plan, pending, work, time, self._device.good_steps, ends_ns))
         return not isinstance(pending, _NeverLaunched)
 
@@ -337,7 +347,8 @@ class _Simulation:
     def _apply(self, fault: Fault) -> None:
         self._now_ns = self._injector.apply(fault, self._alive, self._now_ns)
 
-    def _check_plan(self, plan: StepPlan | None) -> None:
+    def _check_plan(self, plan: StepPlan | None, *, divided: bool) -> None:
+        """`divided`: among the steps of a pipeline."""
         config = self._traffic.config
         if plan is None:
             return
@@ -345,11 +356,14 @@ class _Simulation:
         computing = [row.request.id for row in plan.rows]
         assert len(set(computing)) == len(computing), "a request has two rows"
         running = [
-            request.id
+            request
             for request in self._alive
             if request.phase is Phase.RUNNING and not (request.is_allocating or self._ends(request))
         ]
-        assert sorted(computing) == sorted(running), "a request that runs is left out, or one that does not is in"
+        stages = self._traffic.stages if divided else 1
+        left_out = self._in_flight_auditor.left_out(running, self._started, plan, stages)
+        expected = [request.id for request in running if request not in left_out]
+        assert sorted(computing) == sorted(expected), "a request that runs is left out, or one that does not is in"
         numbers = [request.arrival for request in self._alive]
         assert numbers == sorted(set(numbers)), "a request has lost its place"
 

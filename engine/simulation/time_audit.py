@@ -26,7 +26,9 @@ corrects."""
 class TimeAuditor:
     """Accounts for the time of one run independently of the scheduler."""
 
-    def __init__(self, config: SchedulerConfig, scheduler: Scheduler, longest_step_ns: int) -> None:
+    def __init__(self, config: SchedulerConfig, scheduler: Scheduler, longest_step_ns: int, stages: int = 1) -> None:
+        """`stages`: of a pipeline."""
+        self._stages = stages
         self._config = config
         self._longest_step_ns = longest_step_ns
         self._decodes: list[StepWork] = []
@@ -80,7 +82,7 @@ class TimeAuditor:
         self._running = {request.id for request in running}
         self._decodes = [row_work(request.scheduled, 1) for request in running]
         targets = [
-            target_ms * 10**6
+            target_ms * 10**6 // self._stages  # a request has a row in one step of as many
             for request in running
             if (target_ms := request.service_class.itl_target_ms) is not None and self._awaits_next_token(request)
         ]
@@ -149,13 +151,15 @@ class TimeAuditor:
         self._elapsed_ns += elapsed_ns
 
     def after_step(self, work: StepWork, time: StepTime, good_steps: int) -> None:
-        """Compare a step's time with the scheduler's prediction, before the scheduler learns from it."""
+        """Compare a step's time with the scheduler's prediction, before the scheduler learns from it. In a pipeline
+        that time is between the step's in one stage, where others fill the rest, and that in all."""
         self._elapsed_ns += time.elapsed_ns
         if good_steps <= GOOD_STEPS:
             self._misses.clear()
             return
         predicted_ns = self._scheduler.cost_model.predict_ns(work)
-        self._misses.append(not time.usual_ns / MAX_ERROR_FACTOR <= predicted_ns <= time.usual_ns * MAX_ERROR_FACTOR)
+        low, high = time.usual_ns / (MAX_ERROR_FACTOR * self._stages), time.usual_ns * MAX_ERROR_FACTOR
+        self._misses.append(not low <= predicted_ns <= high)
         missed = sum(self._misses) > MAX_MISSES
         assert not missed, f"a step of {time.usual_ns} ns is predicted to take {predicted_ns} ns, and others before it"
 

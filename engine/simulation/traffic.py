@@ -82,13 +82,12 @@ class Traffic:
     """The configuration of a simulation and all its events. `arrivals` and `faults` are in order of time.
 
     `device_speed`: step times relative to the reference device. `token_factor`: the same for the cost of a token.
-    `longest_step_ns`: the scheduler's. `ahead`: the executor's `async_depth`. `speculate`: with drafts, right and wrong
-    ones. `blocks_a_step`: blocks allocated and returned per step; few make short requests behave like long ones, which
-    are allocated and returned in parts. `states`: state slots of a model with recurrent layers, 0 for one without;
-    `state_interval_blocks`: blocks between the states that are saved. `windows`: of a model whose KV is in groups, the
-    windows of those after the first. `adapter_slots`: of a model that takes adapters; `adapter_wait_ns`: maximum wait
-    for one. `reduced_to`: the indices of the arrivals and
-    faults that `only` kept.
+    `longest_step_ns`: the scheduler's. `ahead`: the executor's `async_depth`. `stages`: of a pipeline. `speculate`:
+    with drafts, right and wrong ones. `blocks_a_step`: blocks allocated and returned per step; few make short requests
+    behave like long ones, which are allocated and returned in parts. `states`: state slots of a model with recurrent
+    layers, 0 for one without; `state_interval_blocks`: blocks between the states that are saved. `windows`: of a model
+    whose KV is in groups, the windows of those after the first. `adapter_slots`: of a model that takes adapters;
+    `adapter_wait_ns`: maximum wait for one. `reduced_to`: the indices of the arrivals and faults that `only` kept.
     """
 
     seed: int
@@ -101,6 +100,7 @@ class Traffic:
     arrivals: tuple[Arrival, ...]
     faults: tuple[Fault, ...]
     ahead: int = 0
+    stages: int = 1
     speculate: bool = False
     blocks_a_step: int = BLOCKS_A_STEP
     states: int = 0
@@ -116,7 +116,8 @@ class Traffic:
     def command(self) -> str:
         """The command that replays it."""
         command = f"python -m engine.simulation --seed {self.seed}"
-        command += " --ahead" * bool(self.ahead) + " --speculate" * self.speculate + " --states" * bool(self.states)
+        command += f" --stages {self.stages}" if self.stages > 1 else " --ahead" * bool(self.ahead)
+        command += " --speculate" * self.speculate + " --states" * bool(self.states)
         command += " --windows" * bool(self.windows) + " --adapters" * bool(self.adapter_slots)
         if self.blocks_a_step != BLOCKS_A_STEP:
             command += f" --blocks-a-step {self.blocks_a_step}"

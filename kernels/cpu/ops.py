@@ -40,7 +40,7 @@ class CpuOps(ReferenceOps):
         }
 
     def pack_linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
-        if self._profile.products == "onednn" and can_pack(weight.dtype):
+        if self._profile.products == "onednn" and can_pack(weight.dtype) and len(weight):
             return PackedLinear(weight, bias, min_rows=self._profile.min_rows)
         return PlainLinear(weight, bias)
 

@@ -36,6 +36,7 @@ class Step:
 @dataclass
 class Device:
     async_depth: int = 0
+    micro_batches: int = 1
     takes_drafts: bool = False
     launches: LaunchStats | None = None
     fails: bool = False

@@ -51,6 +51,7 @@ class Device:
     clock: Clock
     async_depth: int
     takes_drafts: bool = False
+    micro_batches: int = 1
     launches: LaunchStats | None = None
     expert_tokens: tuple[int, ...] = ()
     diary: list[str] = field(default_factory=list)

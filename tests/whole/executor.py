@@ -86,6 +86,10 @@ class SimulatedDevice:
         return self._inner.async_depth
 
     @property
+    def micro_batches(self) -> int:
+        return self._inner.micro_batches
+
+    @property
     def launches(self) -> LaunchStats | None:
         return self._inner.launches
 

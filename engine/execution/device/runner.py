@@ -109,6 +109,10 @@ class DeviceRunner:
         return 1
 
     @property
+    def micro_batches(self) -> int:
+        return 1
+
+    @property
     def takes_drafts(self) -> bool:
         return True
 

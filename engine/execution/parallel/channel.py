@@ -35,6 +35,8 @@ class Call(IntEnum):
     PONG = 15
     DRAW = 16
     JOIN = 17
+    DRAW_HELD = 18
+    LOGITS_HELD = 19
 
 
 class ChannelEnded(Exception):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -10,10 +10,10 @@ from engine.errors import RankLost
 from engine.execution.parallel.adapter_words import adapter_words
 from engine.execution.parallel.adapters import adapted_sizes, cut_adapter
 from engine.execution.parallel.channel import Call, Frame
-from engine.execution.parallel.rank_model import RankModel
+from engine.execution.parallel.rank_model import RankModel, Result
 from engine.execution.parallel.rank_processes import RankProcesses
 from engine.execution.parallel.shards import places
-from engine.execution.parallel.step_words import draw_words, step_words
+from engine.execution.parallel.step_words import draw_words, held_draw_words, step_words
 from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel
 from kernels.adapter_sizes import check_adapter
@@ -40,6 +40,23 @@ class CutAdapter:
         return sum(part.bytes for part in self.parts)
 
 
+class HeldDraws(NamedTuple):
+    """Draws from hidden states of a step that the ranks of the last stage hold: their `indices`, int64 [D], and the
+    `columns` of draws that the ranks make; None: their logits are wanted."""
+
+    indices: Ints
+    columns: HostColumns | None
+
+
+class Computed(NamedTuple):
+    """The results of a step on rank 0: hidden states [W, H]; tokens int64 [D] with flags whether their logits are
+    finite; or logits float32 [D, V]."""
+
+    hidden: Array
+    drawn: tuple[Ints, Flags] | None
+    logits: Floats | None
+
+
 class ParallelModel:
     """A `HostModel` on several ranks, of which this process is rank 0. Each call goes to the others first, then runs
     here; the collectives of the network keep them together. A call that fails leaves the ranks apart, so it ends
@@ -54,6 +71,11 @@ class ParallelModel:
         self.ops = _ParallelHost(ops, self)
         self._part, self._ranks, self._number = part, ranks, number
         self._sizes = adapted_sizes(config)
+
+    @property
+    def stages(self) -> int:
+        """As many steps can be begun before the result of the first one is waited for."""
+        return self._ranks.sizes.stages
 
     @property
     def expert_tokens(self) -> Ints:
@@ -74,6 +96,27 @@ class ParallelModel:
     def forward(self, token_ids: Ints, rows: StepRows, kv: Array, wanted: Ints | None = None) -> Array:
         words = step_words(token_ids, rows, wanted)
         return self.on_all(Call.FORWARD, words, lambda: self._part.forward(token_ids, rows, wanted))
+
+    def begin(
+        self, token_ids: Ints, rows: StepRows, wanted: Ints | None, draws: HeldDraws | None
+    ) -> Callable[[], Computed]:
+        """Begin a step of a pipeline, with its draws: all its calls follow one another on each rank, and steps that are
+        begun later come after them. Returns how to wait for the results, in the order of the steps."""
+        words = step_words(token_ids, rows, wanted)
+        hidden = self.on_all(Call.FORWARD, words, lambda: self._part.begin_forward(token_ids, rows, wanted))
+        logits: Result[Floats] | None = None
+        drawn: Result[tuple[Ints, Flags]] | None = None
+        if draws is not None and (columns := draws.columns) is not None:
+            words, data = held_draw_words(draws.indices, columns)
+            drawn = self.on_all(Call.DRAW_HELD, words, lambda: self._part.draw_held(draws.indices, columns), data)
+        elif draws is not None:
+            logits = self.on_all(Call.LOGITS_HELD, draws.indices, lambda: self._part.logits_held(draws.indices))
+
+        def result() -> Computed:
+            states = hidden()
+            return Computed(states, None if drawn is None else drawn(), None if logits is None else logits())
+
+        return lambda: self._guarded(result)
 
     def settle_drafts(self, rows: StepRows, accepted: Ints) -> None:
         self.on_all(Call.SETTLE_DRAFTS, accepted, lambda: self._part.settle_drafts(accepted))
@@ -114,6 +157,9 @@ class ParallelModel:
             RankLost: a rank has ended, or the call failed, whatever the reason.
         """
         self._ranks.send(Frame(call, self._number, words, data))
+        return self._guarded(here)
+
+    def _guarded(self, here: Callable[[], T]) -> T:
         try:
             return here()
         except RankLost:

@@ -26,7 +26,7 @@ from engine.execution.parallel.collectives import GlooGroup, RankCollective, ope
 from engine.execution.parallel.rank_model import PartToLoad, RankModel
 from engine.execution.parallel.rank_processes import rank_groups
 from engine.execution.parallel.shards import ParallelSizes, Place
-from engine.execution.parallel.step_words import draws_of, step_of
+from engine.execution.parallel.step_words import draws_of, held_draws_of, step_of
 from engine.models.kv_groups import KVGroups
 from kernels.arrays import Array
 from kernels.cpu.ops import CpuOps
@@ -111,7 +111,7 @@ class Rank:
             case Call.EMBED:
                 model.embed(words)
             case Call.FORWARD:
-                model.forward(*step_of(words))
+                model.begin_forward(*step_of(words))
             case Call.SETTLE_DRAFTS:
                 model.settle_drafts(words)
             case Call.LOGITS:
@@ -119,6 +119,10 @@ class Rank:
             case Call.DRAW:
                 shape, columns = draws_of(words, frame.data, model.vocab_size)
                 model.draw(self._empty(*shape), columns)
+            case Call.LOGITS_HELD:
+                model.logits_held(words)
+            case Call.DRAW_HELD:
+                model.draw_held(*held_draws_of(words, frame.data, model.vocab_size))
             case _:
                 raise AssertionError(f"{frame.call!r} is no call of rank 0")
 

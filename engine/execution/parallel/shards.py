@@ -1,8 +1,9 @@
 """How a model is cut among ranks: the layers of each stage, the config of a rank's part, and its part of each tensor.
 
 Within a stage each layer is cut as in Megatron-LM (Shoeybi et al., arXiv 1909.08053): the rows of what makes heads and
-inner MLP dimensions, the columns of what reads them, whose products are partial sums. Embedding and head are cut by
-vocabulary over the ranks of all stages. No torch.
+inner MLP dimensions, the columns of what reads them, whose products are partial sums. The embedding is cut by
+vocabulary over the ranks of the first stage, the head over those of the last: a step in one stage does not wait for the
+ranks of another. No torch.
 """
 
 import re
@@ -68,9 +69,16 @@ class Place:
         """The layers of its stage."""
         return _share(num_layers, self.stage, self.sizes.stages)
 
-    def vocabulary(self, vocab_size: int) -> range:
-        """The token ids whose rows of embedding and head it has."""
-        return _share(vocab_size, self.rank, self.sizes.ranks)
+    def embedding_rows(self, vocab_size: int) -> range:
+        """The token ids whose rows of the embedding it has: those of its part in the first stage, none in others."""
+        return self._of_stage(vocab_size, 0)
+
+    def head_rows(self, vocab_size: int) -> range:
+        """The token ids whose logits it computes: those of its part in the last stage, none in others."""
+        return self._of_stage(vocab_size, self.sizes.stages - 1)
+
+    def _of_stage(self, vocab_size: int, stage: int) -> range:
+        return _share(vocab_size, self.part, self.sizes.tensor) if self.stage == stage else range(0)
 
     def layer_vocabulary(self, vocab_size: int) -> range:
         """The token ids whose rows of the table of layers' embeddings it has, for the layers of its stage."""
@@ -212,7 +220,10 @@ def _taken(tensor: Array, axis: int, indices: Ints) -> Array:
 def cut_of(config: ModelConfig, place: Place, name: str, shape: Shape) -> tuple[str, Cut] | None:
     """A rank's part of a tensor of the whole model `config`, and its name there; None: the rank has none of it."""
     if name in (EMBEDDING, HEAD):
-        return name, Cut((_indices(place.vocabulary(config.vocab_size)),))
+        rows = place.embedding_rows(config.vocab_size) if name == EMBEDDING else place.head_rows(config.vocab_size)
+        if config.tie_embeddings:  # the embedding is the head
+            rows = rows or place.head_rows(config.vocab_size)
+        return name, Cut((_indices(rows),))
     if name in (LAYER_EMBEDDING, LAYER_PROJECTION):
         size, layers = config.layer_input_size, place.layers(config.num_layers)
         of_layers = _indices(range(layers.start * size, layers.stop * size))

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.arrays import Array, Floats, Ints
+from kernels.arrays import Array, Floats, Ints, int_array
 from kernels.delta import StateRows
 from kernels.host import HostColumns, StepRows
 from kernels.layout import BLOCK_TOKENS
@@ -15,23 +15,44 @@ _NO_MEMORY: Floats = np.empty((0, 0, 0), np.float32)
 
 
 def draw_words(hidden: Array, columns: HostColumns) -> tuple[Ints, bytes]:
-    """Draws without thresholds: the shape of their hidden states and their keys, int64; bytes: `inverse_temperature`
-    and `noise_scale`, float32."""
-    words = np.concatenate((np.array(hidden.shape), columns.keys.ravel())).astype(np.int64)
-    return words, np.stack((columns.inverse_temperature, columns.noise_scale)).astype(np.float32).tobytes()
+    """Draws without thresholds: the shape of their hidden states, int64, then as `held_draw_words`."""
+    words, data = _column_words(columns)
+    return np.concatenate((int_array(hidden.shape), words)), data
 
 
 def draws_of(words: Ints, data: bytes, vocab_size: int) -> tuple[tuple[int, int], HostColumns]:
     """The shape of the hidden states, and the columns, of some words and bytes."""
     draws, size = words[:2].tolist()
+    return (draws, size), _columns_of(words[2:], data, draws, vocab_size)
+
+
+def held_draw_words(indices: Ints, columns: HostColumns) -> tuple[Ints, bytes]:
+    """Draws without thresholds from hidden states that ranks hold: their indices and their keys, int64; bytes:
+    `inverse_temperature` and `noise_scale`, float32."""
+    words, data = _column_words(columns)
+    return np.concatenate((int_array([len(indices)]), indices, words)), data
+
+
+def held_draws_of(words: Ints, data: bytes, vocab_size: int) -> tuple[Ints, HostColumns]:
+    """The indices and the columns of some words and bytes."""
+    draws = int(words[0])
+    return words[1 : 1 + draws], _columns_of(words[1 + draws :], data, draws, vocab_size)
+
+
+def _column_words(columns: HostColumns) -> tuple[Ints, bytes]:
+    numbers = np.stack((columns.inverse_temperature, columns.noise_scale)).astype(np.float32)
+    return columns.keys.ravel().astype(np.int64), numbers.tobytes()
+
+
+def _columns_of(words: Ints, data: bytes, draws: int, vocab_size: int) -> HostColumns:
     inverse_temperature, noise_scale = np.frombuffer(data, np.float32).reshape(2, draws)
-    return (draws, size), HostColumns(
+    return HostColumns(
         inverse_temperature=inverse_temperature,
         noise_scale=noise_scale,
         top_k=np.full(draws, vocab_size, np.int64),
         top_p=np.ones(draws, np.float32),
         min_p=np.zeros(draws, np.float32),
-        keys=words[2:].reshape(draws, 2),
+        keys=words.reshape(draws, 2),
     )
 
 

@@ -86,6 +86,7 @@ class Target:
 
     clock: Clock
     async_depth: int = 0
+    micro_batches: int = 1
     takes_drafts: bool = True
     launches: LaunchStats | None = None
 

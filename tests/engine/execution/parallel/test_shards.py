@@ -62,7 +62,7 @@ def test_a_part_has_the_tensors_of_its_config(family: str, tiny_folders: dict[st
     source, sizes = open_checkpoint(tiny_folders[family]), ParallelSizes(2)
     for place in places(sizes):
         part = ShardedSource(source, place)
-        rows = len(place.vocabulary(part.config.vocab_size))
+        rows = len(place.head_rows(part.config.vocab_size))
         config = replace(part.config, vocab_size=rows, eos_token_ids=())
         check_tensors(
             replace(config, bos_token_id=None), {name: tensor.shape for name, tensor in part.tensors(FLOAT32)}
