@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 import torch
 
+from tests.support import fast_interpreter
 from tests.tiers import is_left_out, left_out, mark
 
 # Kernels are also tested on machines with a GPU and little else.
@@ -31,6 +32,8 @@ if _worker := os.environ.get("PYTEST_XDIST_WORKER"):
 # Kernels are interpreted where there is no GPU; Triton decides when it decorates them.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+_interpreter_is_fast = os.environ.get("TRITON_INTERPRET") != "1"  # compiled kernels need nothing
 
 # Each time that ClickHouse's engine is opened in this process, it leaves files of /proc open.
 _, _most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -71,6 +74,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     mark(item)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Triton comes with the first module of tests that imports it, if any does."""
+    global _interpreter_is_fast
+    _interpreter_is_fast = _interpreter_is_fast or fast_interpreter.install()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
