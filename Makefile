@@ -77,9 +77,9 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-
 test: install
 	$(PYTEST) -m unit
 
-# All tiers but the matrix, with the servers and programs that are installed. `.venv/bin/pytest -m TIER` runs one of them.
+# All tiers but those that run by their name alone, with the servers and programs that are installed. `.venv/bin/pytest -m TIER` runs one of them.
 test-all: install
-	$(PYTEST) -m "not matrix"
+	$(PYTEST) -m "not matrix and not soak"
 
 # A wheel in dist/ that any Linux with a C library as new as this machine's can install, native library and all.
 WHEEL := $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir

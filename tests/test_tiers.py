@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.tiers import FIXTURES, KEPT, OTHERS, PARAMETERS, PLACES, UNIT, is_left_out, tiers_of
+from tests.tiers import BY_NAME, FIXTURES, KEPT, OTHERS, PARAMETERS, PLACES, UNIT, is_left_out, tiers_of
 
 ROOT = Path(__file__).parent.parent
 FILES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/*.py")}
@@ -26,6 +26,11 @@ def test_each_place_is_there(place: str) -> None:
     else:
         assert all(f" {name.partition('[')[0]}" in FILES[file] for name in names)
         assert file in FILES
+
+
+def test_tiers_by_name_are_left_out_of_a_run_of_all() -> None:
+    (markers,) = re.findall(r'\$\(PYTEST\) -m "([^"]*)"', (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert markers.split(" and ") == [f"not {tier}" for tier in sorted(BY_NAME)]
 
 
 def test_each_fixture_and_parameter_is_there() -> None:
@@ -49,6 +54,13 @@ def test_each_fixture_and_parameter_is_there() -> None:
         ("tests/engine/execution/test_golden.py::test_logits[gemma3-1]", set(), set(), {"models"}),
         ("tests/engine/execution/test_golden.py::test_logits[llama-1]", set(), set(), {"unit"}),
         ("tests/engine/simulation/test_ahead.py::test_a_planted_bug_is_found[x]", set(), set(), {"campaign"}),
+        ("tests/engine/simulation/test_campaign.py::test_x[sample]", {"campaign"}, set(), {"campaign"}),
+        (
+            "tests/engine/simulation/test_campaign.py::test_no_seed_breaks_an_invariant[whole]",
+            {"campaign"},
+            set(),
+            {"soak"},
+        ),
     ],
 )
 def test_a_test_is_in_all_its_tiers(nodeid: str, fixtures: set[str], parameters: set[str], tiers: set[str]) -> None:

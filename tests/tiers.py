@@ -83,6 +83,10 @@ PLACES = {
         "tests/kernels/cpu/test_blocks.py",
         "tests/kernels/cpu/test_native_attention.py",
     ),
+    "soak": (
+        "tests/engine/simulation/test_campaign.py::test_no_seed_breaks_an_invariant[whole",
+        "tests/engine/simulation/test_campaign.py::test_the_campaign_includes_each_fault_in_each_phase[whole",
+    ),
     "services": (
         "tests/deploy/test_alertmanager.py",
         "tests/deploy/test_alerts.py::test_each_alert_fires",
@@ -144,13 +148,16 @@ PARAMETERS = {"e2e": {"smollm2"}, "services": {"postgresql", "redis", "server"}}
 
 OTHERS = PLACES.keys() | FIXTURES.keys()
 
+BY_NAME = {"matrix", "soak"}
+"""Tiers that run by their own name alone: `make test-all` leaves them out. Their tests are in no other tier."""
+
 
 def tiers_of(nodeid: str, fixtures: set[str], parameters: set[str]) -> set[str]:
     """The tiers of a test: `unit` alone, or all others that it belongs to."""
     tiers = {tier for tier, places in PLACES.items() if nodeid.startswith(places) and not nodeid.startswith(KEPT)}
     tiers |= {tier for tier, names in FIXTURES.items() if fixtures & names}
     tiers |= {tier for tier, values in PARAMETERS.items() if parameters & values}
-    return tiers or {UNIT}
+    return tiers & BY_NAME or tiers or {UNIT}
 
 
 def is_left_out(path: str, config: pytest.Config) -> bool:
