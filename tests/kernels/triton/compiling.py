@@ -7,7 +7,7 @@ changes nothing else.
 
     python -m tests.kernels.triton.compiling --record
 
-compiles what the record lacks and writes it anew, after a change of a kernel or of Triton.
+compiles what the record lacks and writes it again, after a change of a kernel or of Triton.
 """
 
 import hashlib
@@ -36,12 +36,12 @@ RECORD = Path(__file__).with_name("compiled.txt")
 """Lines of a digest, a capability and the name of a variant that was compiled for it without faults."""
 
 
-def compile_in_child(variants: str, capability: int = HOPPER, *, anew: bool = False) -> dict[str, list[str]]:
+def compile_in_child(variants: str, capability: int = HOPPER, *, fresh: bool = False) -> dict[str, list[str]]:
     """The faults on a GPU of each of the variants that the function MODULE:FUNCTION gives for it, by name.
 
-    anew: compile what is recorded, too.
+    fresh: compile what is recorded, too.
     """
-    faults: dict[str, list[str]] = _run_child("anew" if anew else "faults", str(capability), variants)
+    faults: dict[str, list[str]] = _run_child("fresh" if fresh else "faults", str(capability), variants)
     return faults
 
 
@@ -148,7 +148,7 @@ def main(arguments: list[str]) -> int:
     if asked == "digests":
         json.dump([{each.name: digest(each, capability) for each in variants} for variants in given], sys.stdout)
     else:
-        known = set() if asked == "anew" else recorded()
+        known = set() if asked == "fresh" else recorded()
         json.dump({each.name: _faults_unless_recorded(each, capability, known) for each in given[0]}, sys.stdout)
     return 0
 

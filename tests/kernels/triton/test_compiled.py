@@ -102,7 +102,9 @@ def shipped() -> dict[str, list[str]]:
 
 def test_what_is_recorded_is_compiled_without_faults_here_too() -> None:
     """A sample, which the record does not spare."""
-    assert compile_in_child("tests.kernels.triton.sampled:sampled_variants", anew=True) == {name: [] for name in SAMPLE}
+    assert compile_in_child("tests.kernels.triton.sampled:sampled_variants", fresh=True) == {
+        name: [] for name in SAMPLE
+    }
 
 
 KERNEL = """
