@@ -166,8 +166,8 @@ def tiers_of(nodeid: str, fixtures: set[str], parameters: set[str]) -> set[str]:
 def is_left_out(path: str, config: pytest.Config) -> bool:
     """Whether a run need not import a file, as its expression takes none of the tests there.
 
-    That is known of `unit`, and of tiers that follow from the place alone: of one, of several (`kernels or models`), and
-    of all but those (`not (kernels or models)`).
+    That is known of `unit`, and of tiers that follow from the place alone: of one, of several (`kernels or models`),
+    and of all but those (`not (kernels or models)`).
     """
     expression = config.option.markexpr
     kept = any(each.startswith(f"{path}::") for each in KEPT)

@@ -21,8 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from triton.runtime import jit
 from triton.runtime.cache import triton_key
-from triton.runtime.jit import JITCallable
 
 from kernels.triton import capability as limits
 from kernels.triton import compiled, ptx
@@ -113,12 +113,13 @@ def _faults_unless_recorded(variant: KernelVariant, capability: int, known: set[
     return [] if digest(variant, capability) in known else _faults(variant, capability)
 
 
-def _forget_lines() -> None:
-    """A kernel's digest has the line that it begins in, and a line more above it is no change."""
+def _make_digests_stable() -> None:
+    """Triton's own have the line that a kernel begins in, and order constants of one name in two modules by address."""
+    jit.sorted = lambda constants: sorted(constants, key=lambda each: (each[0][0], repr(each[1][0])))  # type: ignore[attr-defined]
     for name, module in list(sys.modules.items()):
         kernels = () if name.startswith("torch") else tuple(vars(module).values())
         for kernel in kernels:
-            if isinstance(kernel, JITCallable):
+            if isinstance(kernel, jit.JITCallable):
                 kernel.starting_line_number = 0
 
 
@@ -126,7 +127,7 @@ def _write_record() -> Iterable[str]:
     """Compile what is not recorded and write the record. Yields the faults."""
     from kernels.triton.report import shipped_variants
 
-    _forget_lines()
+    _make_digests_stable()
     known, lines = recorded() if RECORD.exists() else set(), []
     for capability in LIMITS:
         for variant in shipped_variants(HOPPER) if capability == HOPPER else sampled_variants(capability):
@@ -144,7 +145,7 @@ def main(arguments: list[str]) -> int:
         return 1 if faults else 0
     asked, capability, functions = arguments[0], int(arguments[1]), [each.split(":") for each in arguments[2:]]
     given = [getattr(importlib.import_module(module), name)(capability) for module, name in functions]
-    _forget_lines()
+    _make_digests_stable()
     if asked == "digests":
         json.dump([{each.name: digest(each, capability) for each in variants} for variants in given], sys.stdout)
     else:
