@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Some images set it. Without bytecode each process compiles all that it imports: a second of each start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install lock run test test-all wheel wheel-aarch64 clients check native sanitize format bench seeds compose-secrets
+.PHONY: install lock run test test-all test-waiting test-computing wheel wheel-aarch64 clients check native sanitize format bench seeds compose-secrets
 
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
@@ -77,9 +77,17 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-
 test: install
 	$(PYTEST) -m unit
 
-# All tiers but the matrix, with the servers and programs that are installed. `.venv/bin/pytest -m TIER` runs one of them.
+# All tiers but those that run by their name alone, with the servers and programs that are installed, in two runs side by
+# side: tests that compute take what those leave of the processor that wait for servers, browsers and processes.
+# `.venv/bin/pytest -m TIER` runs one tier.
 test-all: install
-	$(PYTEST) -m "not matrix"
+	$(MAKE) --no-print-directory -j2 --output-sync test-waiting test-computing
+
+test-waiting:
+	$(PYTEST) -m "not (kernels or models or matrix or soak)"
+
+test-computing:
+	nice -n 10 $(PYTEST) -m "kernels or models"
 
 # A wheel in dist/ that any Linux with a C library as new as this machine's can install, native library and all.
 WHEEL := $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir

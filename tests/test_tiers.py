@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.tiers import FIXTURES, KEPT, OTHERS, PARAMETERS, PLACES, UNIT, is_left_out, tiers_of
+from tests.tiers import BY_NAME, BY_PLACE, FIXTURES, KEPT, OTHERS, PARAMETERS, PLACES, UNIT, is_left_out, tiers_of
 
 ROOT = Path(__file__).parent.parent
 FILES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in ROOT.glob("tests/**/*.py")}
@@ -26,6 +26,12 @@ def test_each_place_is_there(place: str) -> None:
     else:
         assert all(f" {name.partition('[')[0]}" in FILES[file] for name in names)
         assert file in FILES
+
+
+def test_tiers_by_name_are_left_out_of_a_run_of_all() -> None:
+    waiting, computing = re.findall(r'\$\(PYTEST\) -m "([^"]*)"', (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert set(waiting.removeprefix("not (").removesuffix(")").split(" or ")) == {*computing.split(" or "), *BY_NAME}
+    assert {*computing.split(" or "), *BY_NAME} == BY_PLACE, "so that a test is in one of the two runs, never in both"
 
 
 def test_each_fixture_and_parameter_is_there() -> None:
@@ -49,6 +55,13 @@ def test_each_fixture_and_parameter_is_there() -> None:
         ("tests/engine/execution/test_golden.py::test_logits[gemma3-1]", set(), set(), {"models"}),
         ("tests/engine/execution/test_golden.py::test_logits[llama-1]", set(), set(), {"unit"}),
         ("tests/engine/simulation/test_ahead.py::test_a_planted_bug_is_found[x]", set(), set(), {"campaign"}),
+        ("tests/engine/simulation/test_campaign.py::test_x[sample]", {"campaign"}, set(), {"campaign"}),
+        (
+            "tests/engine/simulation/test_campaign.py::test_no_seed_breaks_an_invariant[whole]",
+            {"campaign"},
+            set(),
+            {"soak"},
+        ),
     ],
 )
 def test_a_test_is_in_all_its_tiers(nodeid: str, fixtures: set[str], parameters: set[str], tiers: set[str]) -> None:
@@ -66,8 +79,20 @@ def test_a_test_is_in_all_its_tiers(nodeid: str, fixtures: set[str], parameters:
         ("tests/whole/test_whole.py", "unit", False),
         ("tests/e2e/test_drain.py", "", False),
         ("tests/e2e/test_drain.py", "e2e", False),
+        ("tests/e2e/test_drain.py", "kernels or models", True),
+        ("tests/gateway/test_life.py", "models", True),
+        ("tests/kernels/triton/test_ops.py", "kernels or models", False),
+        ("tests/engine/execution/parallel/test_lost_ranks.py", "models", False),
+        ("tests/kernels/triton/test_norms.py", "kernels", True),
+        ("tests/kernels/triton/test_ops.py", "not (kernels or models)", True),
+        ("tests/kernels/triton/test_ops.py", "not (models or soak)", False),
+        ("tests/kernels/triton/test_norms.py", "not (kernels or models)", False),
+        ("tests/engine/execution/parallel/test_lost_ranks.py", "not (models)", False),
+        ("tests/engine/execution/parallel/test_text.py", "not (models or matrix)", False),
+        ("tests/e2e/test_drain.py", "not (kernels or e2e)", False),
+        ("tests/gateway/test_life.py", "not slow", False),
     ],
 )
-def test_only_files_without_unit_tests_are_left_out_of_their_run(path: str, markers: str, left_out: bool) -> None:
+def test_only_files_without_tests_of_a_run_are_left_out_of_it(path: str, markers: str, left_out: bool) -> None:
     config = SimpleNamespace(option=SimpleNamespace(markexpr=markers))
     assert is_left_out(path, config) is left_out  # type: ignore[arg-type]

@@ -86,6 +86,10 @@ PLACES = {
         "tests/kernels/cpu/test_blocks.py",
         "tests/kernels/cpu/test_native_attention.py",
     ),
+    "soak": (
+        "tests/engine/simulation/test_campaign.py::test_no_seed_breaks_an_invariant[whole",
+        "tests/engine/simulation/test_campaign.py::test_the_campaign_includes_each_fault_in_each_phase[whole",
+    ),
     "services": (
         "tests/deploy/test_alertmanager.py",
         "tests/deploy/test_alerts.py::test_each_alert_fires",
@@ -147,19 +151,37 @@ PARAMETERS = {"e2e": {"smollm2"}, "services": {"postgresql", "redis", "server"}}
 
 OTHERS = PLACES.keys() | FIXTURES.keys()
 
+BY_PLACE = PLACES.keys() - FIXTURES.keys() - PARAMETERS.keys()
+"""Tiers that no fixture puts a test in."""
+
+BY_NAME = {"matrix", "soak"}
+"""Tiers that run by their own name alone: `make test-all` leaves them out. Their tests are in no other tier."""
+
 
 def tiers_of(nodeid: str, fixtures: set[str], parameters: set[str]) -> set[str]:
     """The tiers of a test: `unit` alone, or all others that it belongs to."""
     tiers = {tier for tier, places in PLACES.items() if nodeid.startswith(places) and not nodeid.startswith(KEPT)}
     tiers |= {tier for tier, names in FIXTURES.items() if fixtures & names}
     tiers |= {tier for tier, values in PARAMETERS.items() if parameters & values}
-    return tiers or {UNIT}
+    return tiers & BY_NAME or tiers or {UNIT}
 
 
 def is_left_out(path: str, config: pytest.Config) -> bool:
-    """Whether a run of `-m unit` need not import a file: all of its tests are in other tiers."""
-    in_unit = UNIT in tiers_of(f"{path}::", set(), set()) or any(each.startswith(f"{path}::") for each in KEPT)
-    return config.option.markexpr == UNIT and not in_unit
+    """Whether a run need not import a file, as its expression takes none of the tests there.
+
+    That is known of `unit`, and of tiers that follow from the place alone: of one, of several (`kernels or models`),
+    and of all but those (`not (kernels or models)`).
+    """
+    expression = config.option.markexpr
+    kept = any(each.startswith(f"{path}::") for each in KEPT)
+    by_place = tiers_of(f"{path}::", set(), set())
+    if expression == UNIT:
+        return UNIT not in by_place and not kept
+    if excluded := re.fullmatch(r"not \(([\w ]+)\)", expression):
+        return not kept and by_place <= set(excluded[1].split(" or ")) & BY_PLACE
+    chosen = set(expression.split(" or "))
+    inside = {tier for tier, places in PLACES.items() for each in places if each.startswith(f"{path}::")}
+    return chosen <= BY_PLACE and not chosen & (by_place | inside)
 
 
 def mark(item: pytest.Item) -> None:

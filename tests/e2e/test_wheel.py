@@ -36,6 +36,15 @@ def install(environment: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def install_lock(environment: Path) -> None:
+    """As the Makefile does: uv takes a fifth of pip's processor time, and where it fails, pip does it."""
+    uv, python = Path(sys.executable).with_name("uv"), environment / "bin" / "python"
+    locked = ("--no-deps", "--require-hashes", "-r", str(LOCK))
+    command = [uv, "--quiet", "--no-cache", "pip", "install", "--python", python, *locked]
+    if not uv.exists() or subprocess.run(command, capture_output=True).returncode != 0:
+        install(environment, "--no-compile", *locked)
+
+
 def make_environment(folder: Path) -> Path:
     """An environment with pip alone, as Python makes it from 3.12 on; 3.11 adds setuptools."""
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
@@ -134,7 +143,7 @@ def test_the_embedded_store_is_added_by_pip(environment: Path, wheel: Path, smol
 def test_the_lock_has_the_embedded_store(wheel: Path, smollm2_file: Path, tmp_path: Path) -> None:
     """As `make run` and the image install it, with the clients of all stores. Bytecode comes with the first start."""
     environment = make_environment(tmp_path / "environment")
-    install(environment, "--no-compile", "--no-deps", "--require-hashes", "-r", str(LOCK))
+    install_lock(environment)
     install(environment, "--no-compile", "--no-deps", str(wheel))
     check_embedded_store(environment, smollm2_file, tmp_path)
 

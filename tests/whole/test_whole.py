@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 FIRST_SEEDS = 10
-SEEDS = 60
+SEEDS = 50
+"""Those behind the first ones. `make seeds` has the next."""
 
 
 def simulate(*arguments: str) -> str:
@@ -23,7 +24,7 @@ def test_the_first_seeds_are_clean() -> None:
 
 
 def test_scenarios_that_failed_once_and_seeds_are_clean() -> None:
-    told = simulate("--known", "--seeds", str(SEEDS), "--jobs", "1")
+    told = simulate("--known", "--from", str(FIRST_SEEDS), "--seeds", str(SEEDS), "--jobs", "1")
     assert re.search(r"runs, 0 failed", told)
 
 

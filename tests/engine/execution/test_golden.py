@@ -130,7 +130,7 @@ def test_greedy_text_in_a_batch_of_32(folder: Path, toggle: str) -> None:
     settings: dict[str, dict[str, object]] = {
         "plain": {},
         "chunked": {"step_tokens": 64, "chunk_tokens": 5},
-        "tiny pool": {"num_blocks": 12, "max_running": 11},  # for the standard class: 9 and 8
+        "tiny pool": {"num_blocks": 24, "max_running": 22},  # for the standard class: 18 and 16
         "preempted": {},
         "no prefix cache": {"prefix_cache": False, "num_blocks": 40},
     }

@@ -49,8 +49,12 @@ def turnpike(*arguments: str, environment: dict[str, str], log: Path) -> Iterato
     try:
         yield process
     finally:
-        process.kill()
-        process.wait()
+        process.terminate()  # not killed: the group would wait 45 s for a member that was
+        try:
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def environment_of(server: KafkaServer, topic: str, analytics_url: str) -> dict[str, str]:

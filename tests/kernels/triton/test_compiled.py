@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from kernels.triton.capability import HOPPER, LIMITS
 from kernels.triton.compiled import CompilationError, compile_variant
 from kernels.triton.report import shipped_variants
-from tests.kernels.triton.compiling import compile_in_child
+from tests.kernels.triton.compiling import compile_in_child, digests_in_child, recorded
 from tests.kernels.triton.flawed import SOUND
 from tests.kernels.triton.sampled import SAMPLE
 
@@ -97,6 +98,56 @@ def test_a_report_leaves_out_what_a_gpu_cannot_compute() -> None:
 @pytest.fixture(scope="module")
 def shipped() -> dict[str, list[str]]:
     return compile_in_child("kernels.triton.report:shipped_variants")
+
+
+def test_what_is_recorded_is_compiled_without_faults_here_too() -> None:
+    """A sample, which the record does not spare."""
+    assert compile_in_child("tests.kernels.triton.sampled:sampled_variants", fresh=True) == {
+        name: [] for name in SAMPLE
+    }
+
+
+KERNEL = """
+import triton
+import triton.language as tl
+from kernels.triton.variants import KernelVariant
+
+SCALE = tl.constexpr(2)
+
+@triton.jit
+def scaled(value):
+    return value * SCALE
+
+@triton.jit
+def scale_kernel(values):
+    tl.store(values, scaled(tl.load(values)))
+
+def variants(capability):
+    return [KernelVariant("scale", scale_kernel, {"values": "*i32"}, {})]
+"""
+
+
+CHANGES = {
+    "kernel": ("scaled(tl.load(values))", "scaled(tl.load(values)) + 1"),
+    "function": ("value * SCALE", "SCALE + value"),
+    "constant": ("constexpr(2)", "constexpr(3)"),
+    "type": ('"*i32"', '"*i64"'),
+    "lines above": ("\n\nSCALE", "\n\n\n\nSCALE"),
+}
+
+
+def test_what_has_changed_has_another_digest(tmp_path: Path) -> None:
+    """So that it is compiled, whatever the record says: a kernel, what it calls, each thing of a variant."""
+    for name, (old, new) in {"before": ("", ""), **CHANGES}.items():
+        assert old in KERNEL
+        (tmp_path / f"{name.replace(' ', '_')}.py").write_text(KERNEL.replace(old, new), encoding="utf-8")
+    changed = [f"{name.replace(' ', '_')}:variants" for name in ("before", *CHANGES)]
+    *digests, flawed = digests_in_child([*changed, "tests.kernels.triton.flawed:flawed_variants"], tmp_path)
+    before, *others, below = [each["scale"] for each in digests]
+    assert below == before, "lines above a kernel are no part of it"
+    assert len({before, *others}) == len(CHANGES)
+    assert len(set(flawed.values())) == len(flawed)
+    assert not set(flawed.values()) & recorded()
 
 
 def test_shipped_variants_have_names_of_their_own() -> None:
