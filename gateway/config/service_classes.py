@@ -20,6 +20,9 @@ MAX_RESERVED_FRACTION = 0.9
 STANDARD_TIER = "standard"
 """The class of OpenAI's tier `default` and of the demo, if it exists."""
 
+BATCH_CLASS = "batch"
+"""The class of batches, if it exists."""
+
 OPENAI_TIERS = ("auto", "default", "flex", "priority")
 """OpenAI's values of `service_tier`, which are reserved names."""
 
@@ -56,6 +59,7 @@ DEFAULT_CLASSES: Mapping[str, StatedClass] = MappingProxyType(
             priority=0, reserved_fraction=0.30, ttft_target_ms=500, itl_target_ms=50, context_tokens=131_072
         ),
         STANDARD_TIER: StatedClass(priority=10, step_share=0.1, itl_target_ms=100, context_tokens=32_768),
+        BATCH_CLASS: StatedClass(priority=20, step_share=0.1, max_wait_ms=3_600_000, context_tokens=131_072),
     }
 )
 
