@@ -134,6 +134,7 @@ class _Simulation:
             groups=cache.groups,
         )
         self._time_auditor = TimeAuditor(traffic.config, self._scheduler, traffic.longest_step_ns)
+        self._prompt_rank = 0
         self._now_ns = 0
         self._draws = Random(traffic.seed)
         self._trace = sha256()
@@ -215,6 +216,7 @@ class _Simulation:
         limits = self._scheduler.step_limits(self._now_ns)
         self._time_auditor.check_limits(limits, self._now_ns)
         self._time_auditor.before_schedule()
+        self._prompt_rank = self._highest_prompt()
         plan = self._scheduler.schedule(self._now_ns, budget=budget, limits=limits, draft=lambda _: drafts)
         if self._check_every == 1:
             self._scheduler.check()
@@ -349,9 +351,26 @@ class _Simulation:
             for request in self._alive
             if request.phase is Phase.RUNNING and not (request.is_allocating or self._ends(request))
         ]
-        assert sorted(computing) == sorted(running), "a request that runs is left out, or one that does not is in"
+        left_out = set(running) - set(computing)
+        yielding = {each.id for each in self._alive if each.id in left_out and each.service_class.yields}
+        assert left_out == yielding, "a request that runs is left out"
+        assert set(computing) <= set(running), "a request has a row and does not run"
+        if left_out:
+            above = min(each.rank for each in self._alive if each.id in left_out)
+            assert min(row.request.rank for row in plan.rows) < above, "a request yields, and no class above has a row"
+            assert self._prompt_rank < above, "a request yields, and no class above has a prompt"
         numbers = [request.arrival for request in self._alive]
         assert numbers == sorted(set(numbers)), "a request has lost its place"
+
+    def _highest_prompt(self) -> int:
+        """The highest rank that has a prompt to compute; else the number of classes."""
+        prompts = (
+            request.rank
+            for request in self._alive
+            if request.phase is Phase.WAITING
+            or (request.phase is Phase.RUNNING and len(request.tokens) - request.scheduled > 1)
+        )
+        return min(prompts, default=len(self._traffic.config.classes))
 
     def _ends(self, request: Request) -> bool:
         """Whether all that is left to compute of the request is in flight."""
