@@ -53,6 +53,11 @@ def test_a_batch_of_chats(sdk: openai.OpenAI, gateway: BatchGateway) -> None:
     billed = [event for event in gateway.events() if event.cost_nanodollars]
     assert len({event.event_id for event in billed}) == len(billed) == 20
     assert {event.tier_served for event in billed} == {"batch"}
+    # Half of 100, 50 and 400 nanodollars a token.
+    assert all(
+        event.cost_nanodollars == 50 * event.prompt_tokens + 200 * event.completion_tokens - 25 * event.cached_tokens
+        for event in billed
+    )
     assert {event.endpoint for event in billed} == {"/v1/chat/completions"}
     assert batch.usage.input_tokens == sum(event.prompt_tokens for event in billed)
     assert batch.usage.output_tokens == sum(event.completion_tokens for event in billed)
@@ -153,8 +158,9 @@ def test_a_bad_body_is_refused_by_name(sdk: openai.OpenAI, change: dict[str, obj
     assert refused.value.param == param
 
 
-def test_cancel_keeps_what_is_done(sdk: openai.OpenAI, gateway: BatchGateway) -> None:
-    gateway.engine.pace_s = 0.02
+def test_cancel_keeps_what_is_done(sdk: openai.OpenAI, gateway: BatchGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.batches.batch_run.CONTROL_S", 0.05)
+    gateway.engine.pace_s = 0.03
     lines = [chat_line(f"line-{number}", max_tokens=20) for number in range(400)]
     batch = create(sdk, lines)
     deadline = time.monotonic() + 15
