@@ -10,7 +10,7 @@ from engine.scheduling.cost import StepCostModel, StepWork
 
 STEPS_TO_FIRST_TOKEN = 10
 """The target for the first token fits this many steps of the longest kind."""
-YIELDING_FACTOR = 2.0
+YIELDING_FACTOR = 1.5
 """Time of a step with prefill of a class that yields, relative to its decodes, while a higher class is active."""
 RECOVERY_STEPS = 64
 """`StepSizeBackoff` doubles its limit after this many steps without a shortage of memory."""
