@@ -32,6 +32,7 @@ ALL = (
         "step_loop",
         "admission",
         "class_cost",
+        "batches",
     ),
     *(
         "routing",

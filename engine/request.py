@@ -61,7 +61,9 @@ class ServiceClass:
     step's tokens for this class's prefill while a higher class has requests. `ttft_target_ms`: target for the time to
     first token, which the step's token budget follows. `itl_target_ms`: target for the inter-token latency; while the
     class has running answers, prefill is limited so that steps meet it, at a loss of at most a tenth of prefill
-    throughput.
+    throughput. `yields`: the class fills unused capacity. Its rows, decodes included, are left out of steps in which a
+    higher class has prompts. Its prompts take short steps while a higher class is active. Its requests are preempted
+    for higher classes before all others, and do not count against preemption budgets.
 
     Raises:
         ValueError: a number is out of its range.
@@ -74,6 +76,7 @@ class ServiceClass:
     ttft_target_ms: int | None = None
     step_share: float = 1.0
     itl_target_ms: int | None = None
+    yields: bool = False
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.reserved_fraction <= MAX_RESERVED_FRACTION:
@@ -94,6 +97,7 @@ def ranked(classes: Iterable[ServiceClass]) -> tuple[ServiceClass, ...]:
 
 PREMIUM = ServiceClass("premium", priority=0, reserved_fraction=0.30, ttft_target_ms=500, itl_target_ms=50)
 STANDARD = ServiceClass("standard", priority=10, step_share=0.1, itl_target_ms=100)
+BATCH = ServiceClass("batch", priority=20, yields=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

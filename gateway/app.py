@@ -16,12 +16,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.batches.line_log import LineLog
+from gateway.batches.runner import BatchRunner
 from gateway.config.settings import Settings
 from gateway.formats.anthropic.count import CountTokens
 from gateway.formats.anthropic.endpoint import MESSAGES
+from gateway.formats.openai.batch_endpoints import batch_endpoints, line_endpoints, open_runner
 from gateway.formats.openai.chat import CHAT
 from gateway.formats.openai.completions import COMPLETIONS
 from gateway.formats.openai.embeddings import EmbeddingsEndpoint
+from gateway.formats.openai.file_upload import FORM_BYTES
 from gateway.formats.openai.models import ListModels, ModelCards, RetrieveModel
 from gateway.formats.openai.sessions import OneSession
 from gateway.formats.openai.tokenization import Detokenize, Tokenize
@@ -72,7 +76,12 @@ def create_app(
     those that another listener of the process shares."""
     stages = stages or Stages.of(services, settings)
     chat = GenerationEndpoint(CHAT, stages)
-    endpoints = _endpoints(stages, chat)
+    endpoints, runner = _endpoints(stages, chat), None
+    if services.files is not None and services.batches is not None:
+        lines = LineLog(services.journal)
+        of_lines = line_endpoints(services, settings, lines)
+        endpoints += batch_endpoints(services.files, services.batches, settings, of_lines)
+        runner = open_runner(services, services.files, services.batches, of_lines, lines)
     policy = AccessPolicy(endpoints)
     app = Starlette(
         routes=[
@@ -89,10 +98,14 @@ def create_app(
             ),
             *_doors(settings, stages, chat, admin),
             Middleware(Authorisation, authenticator=services.authenticator, access=policy),
-            Middleware(BodyLimit, max_body_bytes=settings.max_body_bytes),
+            Middleware(
+                BodyLimit,
+                max_body_bytes=settings.max_body_bytes,
+                larger={"/v1/files": settings.files.max_bytes + FORM_BYTES},
+            ),
         ],
         exception_handlers={HTTPException: _answer_routing},
-        lifespan=_lifespan(services, admin),
+        lifespan=_lifespan(services, admin, runner),
     )
     # A redirect would repeat the client's Host header, and no client needs one.
     app.router.redirect_slashes = False
@@ -170,7 +183,9 @@ def _open_routes(stages: Stages, admin: AdminApp | None) -> list[Route]:
     ]
 
 
-def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+def _lifespan(
+    services: Services, admin: AdminApp | None, runner: BatchRunner | None
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         services.prices.start()
@@ -183,9 +198,13 @@ def _lifespan(services: Services, admin: AdminApp | None) -> Callable[[Starlette
         for upstream in services.upstreams:
             upstream.start()
         await asyncio.to_thread(services.engine.start)
+        if runner is not None:
+            runner.start()
         try:
             yield
         finally:
+            if runner is not None:
+                await runner.aclose()
             await asyncio.to_thread(services.engine.close)
             for upstream in services.upstreams:
                 await upstream.aclose()

@@ -7,7 +7,9 @@ from alembic import context
 from sqlalchemy import Connection
 
 import gateway.adapters.tables
+import gateway.batches.tables
 import gateway.billing.tables
+import gateway.files.tables
 import gateway.management.console.tables
 import gateway.management.operations.tables
 import gateway.tenancy.policies  # noqa: F401

@@ -119,9 +119,10 @@ class Admission:
         )
         if not victims:
             return AdmissionRefusal.CAPACITY
-        if len(victims) > max_victims:
+        charged = sum(not victim.service_class.yields for victim in victims)
+        if charged > max_victims:
             return AdmissionRefusal.BUDGET
-        self.preemption_budget.spend(request.tenant, step, len(victims))
+        self.preemption_budget.spend(request.tenant, step, charged)
         for victim in victims:
             self._requests.preempt(victim, cause=rank)
         if missing_blocks and self._cache.returning_blocks:

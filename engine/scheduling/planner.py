@@ -30,6 +30,7 @@ class _Sketch:
 
     `budget_tokens`: all tokens of the step; `spare_tokens`: those not planned yet.
     `open_ranks`: the number of classes, from the highest, that may still admit requests.
+    `yielding`: the ranks that are left out.
     `rank_tokens`: by rank, for the classes planned so far, how many of `spare_tokens` the class may still use.
     `held_back`: running requests without a row: see `micro_batches`.
     """
@@ -39,6 +40,7 @@ class _Sketch:
     open_ranks: int
     limits: StepLimits | None
     allowance: StepAllowance | None
+    yielding: frozenset[int]
     rank_tokens: list[int] = field(default_factory=list)
     rows: list[ScheduledRow] = field(default_factory=list)
     copies: list[BlockCopy] = field(default_factory=list)
@@ -66,6 +68,7 @@ class Planner:
         self._config = config
         self._cost_model = cost_model
         self._classes = classes
+        self._yields_below = [any(each.yields for each in classes[rank + 1 :]) for rank in range(len(classes))]
         self._cache = cache
         self._requests = requests
         self._backoff = backoff
@@ -104,12 +107,64 @@ class Planner:
             self._requests.allocate_more(request)
             if not request.block_table:  # it waits again
                 open_ranks = min(open_ranks, request.rank)
-        ready = [request for request in self._requests.running if not request.is_allocating]
+        yielding = self._yielding_ranks()
+        divides = self.micro_batches > 1 and draft is None
+        sketch = self._begin(budget, limits, open_ranks, yielding, divides=divides)
+        for rank in self._requests.ranks:
+            if rank in yielding:
+                sketch.rank_tokens.append(0)
+                limit = self.mean_prefill_limits[rank]
+                self.mean_prefill_limits[rank] = max(limit - limit / MEAN_STEPS, 1.0)
+                continue
+            sketch.rank_tokens.append(self._plan_running(sketch, rank))
+            if rank < sketch.open_ranks and self._requests.waiting[rank]:
+                self._plan_waiting(sketch, rank)
+        if yielding and not sketch.rows:  # the prompts above cannot be computed yet
+            sketch = self._begin(budget, limits, open_ranks, frozenset(), divides=divides)
+            sketch.rank_tokens += [self._plan_running(sketch, rank) for rank in self._requests.ranks]
+        if not sketch.rows:
+            return None
+        allowance = sketch.allowance
+        draft_tokens = self._plan_drafts(sketch, draft) if draft is not None and not follows_drafts else 0
+        if allowance is not None and allowance.shortened and limits is not None and limits.itl_rank is not None:
+            self.itl_limited_steps[limits.itl_rank] += 1
+        self.steps_total += 1
+        self.scheduled_tokens_total += sketch.budget_tokens - sketch.spare_tokens
+        states = self._cache.states
+        moves = None if states is None else states.plan(sketch.rows, save=self._cache.saves_states)
+        return StepPlan(self.steps_total, tuple(sketch.rows), tuple(sketch.copies), draft_tokens, moves)
+
+    def _yielding_ranks(self) -> frozenset[int]:
+        """The classes that are left out of this step: a class above has a prompt that is computed or waits."""
+        yielding, has_prompts = set(), False
+        for rank in self._requests.ranks:
+            if self._classes[rank].yields and has_prompts:
+                yielding.add(rank)
+            elif not has_prompts and self._yields_below[rank]:
+                running = self._requests.running.ranks[rank]
+                computing = any(len(request.tokens) - request.scheduled > 1 for request in running)
+                has_prompts = computing or len(self._requests.waiting[rank]) > 0
+        return frozenset(yielding)
+
+    def _begin(
+        self,
+        budget: int | None,
+        limits: StepLimits | None,
+        open_ranks: int,
+        yielding: frozenset[int],
+        *,
+        divides: bool,
+    ) -> _Sketch:
+        """An empty step with room for a token of each running request, without the classes that are `yielding`.
+        `divides`: the requests in decode are divided among `micro_batches` steps."""
+        ready = [
+            request for request in self._requests.running if not request.is_allocating and request.rank not in yielding
+        ]
         starts = [request.scheduled for request in ready]
         if self._requests.in_flight:
             starts = [request.scheduled for request in ready if not ends_in_flight(request)]
         held = frozenset[Request]()
-        if self.micro_batches > 1 and draft is None:
+        if divides:
             held = held_back(ready, self.micro_batches)
             starts = [request.scheduled for request in ready if not (request in held or ends_in_flight(request))]
         running = len(starts)
@@ -120,21 +175,7 @@ class Planner:
         if limits is not None and limits.longest_ns is not None:
             decode = StepWork(running, sum(starts) + running, 0, running)
             allowance = StepAllowance(self._cost_model, limits, decode, max(budget_tokens - running, 1))
-        sketch = _Sketch(budget_tokens, budget_tokens - running, open_ranks, limits, allowance, held_back=held)
-        for rank in self._requests.ranks:
-            sketch.rank_tokens.append(self._plan_running(sketch, rank))
-            if rank < sketch.open_ranks and self._requests.waiting[rank]:
-                self._plan_waiting(sketch, rank)
-        if not sketch.rows:
-            return None
-        draft_tokens = self._plan_drafts(sketch, draft) if draft is not None and not follows_drafts else 0
-        if allowance is not None and allowance.shortened and limits is not None and limits.itl_rank is not None:
-            self.itl_limited_steps[limits.itl_rank] += 1
-        self.steps_total += 1
-        self.scheduled_tokens_total += sketch.budget_tokens - sketch.spare_tokens
-        states = self._cache.states
-        moves = None if states is None else states.plan(sketch.rows, save=self._cache.saves_states)
-        return StepPlan(self.steps_total, tuple(sketch.rows), tuple(sketch.copies), draft_tokens, moves)
+        return _Sketch(budget_tokens, budget_tokens - running, open_ranks, limits, allowance, yielding, held_back=held)
 
     def _plan_running(self, sketch: _Sketch, rank: int) -> int:
         """Plan rows for the running requests of a class, in order: one token each, and more where more are pending.
@@ -189,7 +230,11 @@ class Planner:
             max(1, int(self._classes[rank].step_share * sketch.budget_tokens)) if contended else sketch.budget_tokens
         )
         limits = sketch.limits
-        return limit if limits is None or rank <= limits.rank else min(limit, limits.prefill_tokens)
+        if limits is None:
+            return limit
+        if self._classes[rank].yields and limits.yielding_tokens is not None:
+            limit = min(limit, limits.yielding_tokens)
+        return limit if rank <= limits.rank else min(limit, limits.prefill_tokens)
 
     def _plan_waiting(self, sketch: _Sketch, rank: int) -> None:
         """Admit waiting requests of a class, in order, while there are tokens, slots and blocks for them.
@@ -202,7 +247,8 @@ class Planner:
         blocked.tenants.clear()
         while (request := queue.head_except(blocked.tenants)) is not None:
             # Without a slot, a victim brings one, unless it has no row in this step.
-            out_of_tokens = sketch.spare_tokens == 0 and (self._requests.slots.free or sketch.held_back)
+            brings_none = self._requests.slots.free or sketch.held_back or sketch.yielding
+            out_of_tokens = sketch.spare_tokens == 0 and brings_none
             out_of_time = sketch.allowance is not None and not sketch.allowance.admits(request)
             full = sketch.rank_tokens[rank] == 0 or out_of_tokens or out_of_time or not self._cache.may_admit
             spare_tokens = sketch.spare_tokens
@@ -272,7 +318,8 @@ class Planner:
             return victims
         for victim in victims:
             sketch.open_ranks = min(sketch.open_ranks, victim.rank)
-            sketch.spare_tokens += victim not in sketch.held_back
+            # Else it has no token in this step.
+            sketch.spare_tokens += victim not in sketch.held_back and victim.rank not in sketch.yielding
         if parent is not None:
             sketch.copies += self._cache.fork(parent, request, demand)
         else:

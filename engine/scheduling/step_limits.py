@@ -10,6 +10,8 @@ from engine.scheduling.cost import StepCostModel, StepWork
 
 STEPS_TO_FIRST_TOKEN = 10
 """The target for the first token fits this many steps of the longest kind."""
+YIELDING_FACTOR = 1.5
+"""Time of a step with prefill of a class that yields, relative to its decodes, while a higher class is active."""
 RECOVERY_STEPS = 64
 """`StepSizeBackoff` doubles its limit after this many steps without a shortage of memory."""
 
@@ -22,6 +24,7 @@ class StepLimits:
     `longest_ns`: the longest predicted time of a step with prefill; None: unlimited.
     `itl_rank`, `itl_target_ns`: the decoding class with the tightest target for the time between tokens, and the part
     of that target for one step. See `allowance`.
+    `yielding_tokens`: prefill of a class that yields; None: unlimited, as no class above one is active.
     """
 
     rank: int
@@ -29,6 +32,7 @@ class StepLimits:
     longest_ns: int | None = None
     itl_rank: int | None = None
     itl_target_ns: int | None = None
+    yielding_tokens: int | None = None
 
 
 class StepTimeLimiter:
@@ -61,7 +65,18 @@ class StepTimeLimiter:
             if service_class.itl_target_ms is not None and decoding[rank]
         ]
         itl_target_ns, itl_rank = min(targets, default=(None, None))
-        return StepLimits(rank, prefill_tokens, self._longest_ns, itl_rank, itl_target_ns)
+        yielding_tokens = self._yielding_limit(now_ns, decode)
+        return StepLimits(rank, prefill_tokens, self._longest_ns, itl_rank, itl_target_ns, yielding_tokens)
+
+    def _yielding_limit(self, now_ns: int, decode: StepWork) -> int | None:
+        """A prompt of a higher class that arrives waits for the end of the step: while such a class is active, prefill
+        of one that yields prolongs steps to `YIELDING_FACTOR` times their decodes."""
+        yielding = [rank for rank, each in enumerate(self._classes) if each.yields]
+        if not yielding or not any(self._activity.is_active(rank, now_ns) for rank in range(yielding[-1])):
+            return None
+        target_ns = int(YIELDING_FACTOR * self._cost_model.predict_ns(decode))
+        high = self._step_tokens
+        return self._cost_model.token_budget(target_ns, decode, low=min(BLOCK_TOKENS, high), high=high)
 
     def _first_token_limit(self, now_ns: int, decode: StepWork) -> tuple[int, int]:
         """The rank below which prefill is limited, and the limit in tokens. Without a target: the lowest rank.

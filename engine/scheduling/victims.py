@@ -41,19 +41,21 @@ def victims_for_waiting(
     max_victims: int,
 ) -> list[Request]:
     """Requests of strictly lower classes to preempt so that `newcomer` can be admitted; none if all of them together
-    would not free enough. Where it takes more than `max_victims`, the first `max_victims + 1`.
+    would not free enough. Victims of classes that yield are not counted. Where it takes more than `max_victims` others,
+    the first ones up to number `max_victims + 1` of the others.
 
-    Order: not immune first, then lowest class, most blocks freed, fewest tokens computed. A block is freed when no
-    other request holds it, so two victims can free a block that they share. A request that ends in flight is never a
-    victim: it frees everything when its step completes.
+    Order: classes that yield first, then not immune ones, lowest class, most blocks freed, fewest tokens computed. A
+    block is freed when no other request holds it, so two victims can free a block that they share. A request that ends
+    in flight is never a victim: it frees everything when its step completes.
 
-    O(running requests), plus a walk over the blocks of `max_victims` requests where shared blocks decide.
+    O(running requests), plus a walk over the blocks of the victims where shared blocks decide.
     """
     if gain.upper_bound < missing_blocks:
         return []
-    candidates: list[tuple[bool, int, int, int, int, Request]] = []
+    candidates: list[tuple[bool, bool, int, int, int, int, Request]] = []
     ending_blocks = 0
-    counts_blocks = missing_blocks > 0 and max_victims > 0  # otherwise the order does not matter
+    yields_any = any(len(queue) and queue[0].service_class.yields for queue in running[newcomer.rank + 1 :])
+    counts_blocks = missing_blocks > 0 and (max_victims > 0 or yields_any)  # otherwise the order does not matter
     for queue in running[newcomer.rank + 1 :]:
         for request in queue:
             if ends_in_flight(request):
@@ -61,16 +63,19 @@ def victims_for_waiting(
                 continue
             freed = gain.of_request(request) if counts_blocks else num_held_blocks(request)
             immune = is_immune(request, queue)
-            candidates.append((immune, -request.rank, -freed, request.computed, -request.arrival, request))
+            keeps = not request.service_class.yields
+            candidates.append((keeps, immune, -request.rank, -freed, request.computed, -request.arrival, request))
     if len(candidates) < missing_slots:
         return []
-    candidates.sort(key=lambda candidate: candidate[:5])
+    candidates.sort(key=lambda candidate: candidate[:6])
 
     victims: list[Request] = []
-    for *_, request in candidates:
+    charged = 0
+    for keeps, *_, request in candidates:
         victims.append(request)
         gain.add(request)
-        if len(victims) > max_victims:  # would all candidates be enough?
+        charged += keeps
+        if charged > max_victims:  # would all candidates be enough?
             return victims if gain.upper_bound - ending_blocks >= missing_blocks else []
         if len(victims) >= missing_slots and gain.reaches(missing_blocks):
             return victims

@@ -267,7 +267,7 @@ class Auditor:
             undone = rank >= highest and self._step - at <= BLOCK_TOKENS and not self._speculates
             assert not undone, "an admission is undone by growth: thrash"
         else:
-            self._check_preemption_budget(admitted, len(victims))
+            self._check_preemption_budget(admitted, sum(not seen.request.service_class.yields for seen in victims))
 
     def _check_preemption_budget(self, admitted: list[Request], preemptions: int) -> None:
         tenants = list({request.tenant: None for request in admitted})

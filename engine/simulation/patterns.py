@@ -24,7 +24,8 @@ class ModelOptions(TypedDict, total=False):
     `ahead`: with an asynchronous device, whose memory can run short. `stages`: the same with a pipeline. `speculate`:
     with drafts. `blocks_a_step`: the blocks that a step allocates and returns. `states`: of a model with recurrent
     layers, with few slots or many. `windows`: of a model with layers of limited attention, whose KV is in groups.
-    `adapters`: of a model with few slots for adapters, which many requests want.
+    `adapters`: of a model with few slots for adapters, which many requests want. `yields`: the lowest of several
+    classes yields.
     """
 
     ahead: int
@@ -34,6 +35,7 @@ class ModelOptions(TypedDict, total=False):
     states: bool
     windows: bool
     adapters: bool
+    yields: bool
 
 
 def traffic_from_seed(seed: int, **options: Unpack[ModelOptions]) -> Traffic:
@@ -59,7 +61,21 @@ def traffic_from_seed(seed: int, **options: Unpack[ModelOptions]) -> Traffic:
         traffic = replace(traffic, states=slots, state_interval_blocks=rng.choice((1, 2, 3)))
     if options.get("windows"):
         traffic = _with_windows(traffic, Random(f"windows of {seed}"))
+    if options.get("yields"):
+        traffic = _with_yielding(traffic)
     return _with_adapters(traffic, Random(f"adapters of {seed}")) if options.get("adapters") else traffic
+
+
+def _with_yielding(traffic: Traffic) -> Traffic:
+    """The same traffic, in which the lowest class yields."""
+    classes = traffic.config.classes
+    if len(classes) == 1:
+        return traffic
+    lowest = max(classes, key=lambda each: each.priority)
+    of_name = {each.name: replace(each, yields=each is lowest) for each in classes}
+    config = replace(traffic.config, classes=tuple(of_name[each.name] for each in classes))
+    arrivals = tuple(replace(each, service_class=of_name[each.service_class.name]) for each in traffic.arrivals)
+    return replace(traffic, config=config, arrivals=arrivals, yields=True)
 
 
 def _with_windows(traffic: Traffic, rng: Random) -> Traffic:

@@ -138,6 +138,7 @@ class _Simulation:
             stages=traffic.stages,
         )
         self._time_auditor = TimeAuditor(traffic.config, self._scheduler, traffic.longest_step_ns, traffic.stages)
+        self._prompt_rank = 0
         self._now_ns = 0
         self._started: dict[str, Request] = {}
         """Requests that ran before the last step was scheduled."""
@@ -224,6 +225,7 @@ class _Simulation:
         limits = self._scheduler.step_limits(self._now_ns)
         self._time_auditor.check_limits(limits, self._now_ns)
         self._time_auditor.before_schedule()
+        self._prompt_rank = self._highest_prompt()
         plan = self._scheduler.schedule(self._now_ns, budget=budget, limits=limits, draft=draft)
         if self._check_every == 1:
             self._scheduler.check()
@@ -360,12 +362,27 @@ class _Simulation:
             for request in self._alive
             if request.phase is Phase.RUNNING and not (request.is_allocating or self._ends(request))
         ]
-        stages = self._traffic.stages if divided else 1
-        left_out = self._in_flight_auditor.left_out(running, self._started, plan, stages)
-        expected = [request.id for request in running if request not in left_out]
+        missing = [request for request in running if request.id not in computing]
+        yielded = {each for each in missing if each.service_class.yields and self._prompt_rank < each.rank}
+        stages, others = self._traffic.stages if divided else 1, [each for each in running if each not in yielded]
+        left_out = self._in_flight_auditor.left_out(others, self._started, plan, stages)
+        expected = [request.id for request in others if request not in left_out]
         assert sorted(computing) == sorted(expected), "a request that runs is left out, or one that does not is in"
+        if yielded:
+            above = min(each.rank for each in yielded)
+            assert min(row.request.rank for row in plan.rows) < above, "a request yields, and no class above has a row"
         numbers = [request.arrival for request in self._alive]
         assert numbers == sorted(set(numbers)), "a request has lost its place"
+
+    def _highest_prompt(self) -> int:
+        """The highest rank that has a prompt to compute; else the number of classes."""
+        prompts = (
+            request.rank
+            for request in self._alive
+            if request.phase is Phase.WAITING
+            or (request.phase is Phase.RUNNING and len(request.tokens) - request.scheduled > 1)
+        )
+        return min(prompts, default=len(self._traffic.config.classes))
 
     def _ends(self, request: Request) -> bool:
         """Whether all that is left to compute of the request is in flight."""

@@ -87,7 +87,8 @@ class Traffic:
     behave like long ones, which are allocated and returned in parts. `states`: state slots of a model with recurrent
     layers, 0 for one without; `state_interval_blocks`: blocks between the states that are saved. `windows`: of a model
     whose KV is in groups, the windows of those after the first. `adapter_slots`: of a model that takes adapters;
-    `adapter_wait_ns`: maximum wait for one. `reduced_to`: the indices of the arrivals and faults that `only` kept.
+    `adapter_wait_ns`: maximum wait for one. `yields`: the lowest class yields. `reduced_to`: the indices of the
+    arrivals and faults that `only` kept.
     """
 
     seed: int
@@ -110,6 +111,7 @@ class Traffic:
     adapter_wait_ns: int = ADAPTER_WAIT_NS
     token_factor: float = 1.0
     longest_step_ns: int = LONGEST_STEP_NS
+    yields: bool = False
     reduced_to: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
@@ -117,7 +119,7 @@ class Traffic:
         """The command that replays it."""
         command = f"python -m engine.simulation --seed {self.seed}"
         command += f" --stages {self.stages}" if self.stages > 1 else " --ahead" * bool(self.ahead)
-        command += " --speculate" * self.speculate + " --states" * bool(self.states)
+        command += " --speculate" * self.speculate + " --states" * bool(self.states) + " --yields" * self.yields
         command += " --windows" * bool(self.windows) + " --adapters" * bool(self.adapter_slots)
         if self.blocks_a_step != BLOCKS_A_STEP:
             command += f" --blocks-a-step {self.blocks_a_step}"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from engine.adapters.source import AdapterSource
 from gateway.adapters.errors import AdapterConflict, InvalidAdapter
+from gateway.common.durable_files import sync, write_all
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -68,7 +69,7 @@ class AdapterFiles:
             if offset != here:
                 raise AdapterConflict(f"the offset must be {here}, the bytes of {name} that were received", "offset")
             try:
-                _write(descriptor, content, offset)
+                write_all(descriptor, content, offset)
             except OSError:
                 os.ftruncate(descriptor, offset)
                 raise
@@ -87,8 +88,8 @@ class AdapterFiles:
                 raise AdapterConflict(f"{name} is not complete: {received[name]} of {sizes[name]} bytes", "files")
             if (found := _sha256(folder / name)) != sha256[name]:
                 raise InvalidAdapter(f"the sha256 of {name} is {found}, another was stated", "sha256")
-            _sync(folder / name)
-        _sync(folder)
+            sync(folder / name)
+        sync(folder)
         return folder
 
     def copy(self, upload_id: str, source: Path, max_bytes: int) -> Path:
@@ -105,7 +106,7 @@ class AdapterFiles:
             except OSError as error:
                 reason = (error.strerror or type(error).__name__).lower()
                 raise InvalidAdapter(f"the file {name} of the path cannot be read: {reason}", "path") from None
-        _sync(folder)
+        sync(folder)
         return folder
 
     def publish(self, upload_id: str, digest: str) -> None:
@@ -115,7 +116,7 @@ class AdapterFiles:
             shutil.rmtree(folder, ignore_errors=True)
             return
         os.rename(folder, target)
-        _sync(self.folder)
+        sync(self.folder)
 
     def discard(self, upload_id: str) -> None:
         """Remove the files of an upload."""
@@ -169,13 +170,6 @@ def _locked(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _write(descriptor: int, content: bytes, offset: int) -> None:
-    left = memoryview(content)
-    while left:
-        written = os.pwrite(descriptor, left, offset)
-        left, offset = left[written:], offset + written
-
-
 def _copy(source: Path, target: Path, max_bytes: int) -> int:
     """Copy a plain file. Returns its bytes.
 
@@ -200,11 +194,3 @@ def _copy(source: Path, target: Path, max_bytes: int) -> int:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -26,7 +26,11 @@ FORMER_MAX_NANODOLLARS_PER_TOKEN = 10**9
 """Largest price before multipliers in versions that earlier programs have accepted."""
 MAX_MULTIPLIER = 1000
 MULTIPLIER_DECIMALS = 6
-DEFAULT_MULTIPLIERS: Mapping[str, Decimal] = MappingProxyType({"premium": Decimal(3), "standard": Decimal(1)})
+BATCH_TIER = "batch"
+"""The class of batches. Its prices are rounded down to whole nanodollars, so that any price may be halved."""
+DEFAULT_MULTIPLIERS: Mapping[str, Decimal] = MappingProxyType(
+    {"premium": Decimal(3), "standard": Decimal(1), BATCH_TIER: Decimal("0.5")}
+)
 """Multipliers of a version that states no others."""
 PRICED = ("input", "cached_input", "output")
 
@@ -97,7 +101,7 @@ class PriceTerms:
     Cached input is no dearer than other input, as requests are held at the price of the latter.
 
     Raises:
-        InvalidPrice: a value is out of range, or a product is not a whole number.
+        InvalidPrice: a value is out of range, or a product, other than that of batches, is not a whole number.
     """
 
     model: str
@@ -223,7 +227,8 @@ def _whole(name: str, nanodollars: Fraction, multipliers: Mapping[str, Decimal],
     """The price as a whole number, at most `most`, if its product with each multiplier is whole too."""
     if not 0 <= nanodollars <= most:
         raise InvalidPrice(f"{name}: must be from 0 to {dollars_per_million(most)} dollars per million tokens")
-    step = math.lcm(*(Fraction(multiplier).denominator for multiplier in multipliers.values()))
+    whole = (multiplier for tier, multiplier in multipliers.items() if tier != BATCH_TIER)
+    step = math.lcm(*(Fraction(multiplier).denominator for multiplier in whole))
     below = math.floor(nanodollars / step) * step
     if nanodollars != below:
         nearest = [price for price in (below, below + step) if price <= most]

@@ -15,6 +15,7 @@ def engine_classes_of(settings: Settings) -> tuple[ServiceClass, ...]:
             ttft_target_ms=stated.ttft_target_ms,
             step_share=stated.step_share,
             itl_target_ms=stated.itl_target_ms,
+            yields=stated.yields,
         )
         for name, stated in settings.service_classes.items()
     )

@@ -20,6 +20,9 @@ MAX_RESERVED_FRACTION = 0.9
 STANDARD_TIER = "standard"
 """The class of OpenAI's tier `default` and of the demo, if it exists."""
 
+BATCH_CLASS = "batch"
+"""The class of batches, if it exists."""
+
 OPENAI_TIERS = ("auto", "default", "flex", "priority")
 """OpenAI's values of `service_tier`, which are reserved names."""
 
@@ -31,7 +34,7 @@ class UnknownClass(OperatorError):
 
 
 class StatedClass(BaseModel):
-    """One class. `engine.request.ServiceClass` documents the fields up to `itl_target_ms`.
+    """One class. `engine.request.ServiceClass` documents the fields up to `yields`.
 
     `max_wait_ms`: predicted wait for the first token above which a request is rejected; None: the smaller of the
     setting `max_wait_s` and ten times the target. `context_tokens`: default bound on prompt plus answer for the class's
@@ -46,6 +49,7 @@ class StatedClass(BaseModel):
     ttft_target_ms: int | None = Field(default=None, ge=1)
     step_share: float = Field(default=1.0, gt=0, le=1)
     itl_target_ms: int | None = Field(default=None, ge=1)
+    yields: bool = False
     max_wait_ms: int | None = Field(default=None, ge=1)
     context_tokens: int | None = Field(default=None, ge=1)
 
@@ -56,6 +60,7 @@ DEFAULT_CLASSES: Mapping[str, StatedClass] = MappingProxyType(
             priority=0, reserved_fraction=0.30, ttft_target_ms=500, itl_target_ms=50, context_tokens=131_072
         ),
         STANDARD_TIER: StatedClass(priority=10, step_share=0.1, itl_target_ms=100, context_tokens=32_768),
+        BATCH_CLASS: StatedClass(priority=20, yields=True, max_wait_ms=3_600_000, context_tokens=131_072),
     }
 )
 

@@ -40,6 +40,7 @@ from gateway.billing.prices import parse_terms
 from gateway.billing.terms import parse_tax_rate
 from gateway.common.party import Party
 from gateway.config.adapters import StatedAdapters
+from gateway.config.files import StatedBatches, StatedFiles
 from gateway.config.listen_address import ListenAddress, StatedServerTLS
 from gateway.config.named_models import located, require_model_name, served_so_far
 from gateway.config.origins import Origin
@@ -182,6 +183,10 @@ class Settings(BaseSettings):
     aliases of a tenant have priority."""
     adapters: StatedAdapters = StatedAdapters()
     """Fine-tuned adapters (LoRA) of tenants: their folder, its bounds, and `roots` of adapters loaded by path."""
+    files: StatedFiles = StatedFiles()
+    """Files of tenants, such as the inputs and outputs of batches: their folder and its bounds."""
+    batches: StatedBatches = StatedBatches()
+    """Batches: how many of their lines run at a time, in which class, and their bounds."""
     saturated_queue: int = Field(default=10, ge=0)
     """Queue length of a large model above which its small model substitutes for it, for tenants that allow it. Requests
     of classes above standard stay in the queue."""
@@ -265,6 +270,11 @@ class Settings(BaseSettings):
     def adapters_folder(self) -> Path:
         """The folder of adapters' files."""
         return self.adapters.folder or self.data_dir / "adapters"
+
+    @property
+    def files_folder(self) -> Path:
+        """The folder of tenants' files."""
+        return self.files.folder or self.data_dir / "files"
 
     @classmethod
     def settings_customise_sources(

@@ -190,7 +190,7 @@ async def admitted(
         limiter, usage_context.request_id, usage_context.price, candidate.quotas, prompts, choices_each, minimum_tokens
     )
     try:
-        meter = Meter(services.journal, usage_context)
+        meter = Meter(services.usage_log or services.journal, usage_context)
     except BaseException:
         await asyncio.shield(limiter.release(hold))
         raise

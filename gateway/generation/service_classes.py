@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from engine.request import ServiceClass
 from gateway.config.engine_classes import engine_classes_of
-from gateway.config.service_classes import OPENAI_TIERS, STANDARD_TIER, StatedClass
+from gateway.config.service_classes import BATCH_CLASS, OPENAI_TIERS, STANDARD_TIER, StatedClass, require_class
 from gateway.config.settings import Settings
 from gateway.http.errors import APIError, invalid
 from gateway.tenancy import Limits, Tier
@@ -36,6 +36,7 @@ class TierClasses:
     """
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         engine_classes = engine_classes_of(settings)
         names = [each.name for each in engine_classes]
         default = names.index(STANDARD_TIER) if STANDARD_TIER in names else len(names) - 1
@@ -78,6 +79,15 @@ class TierClasses:
             raise invalid("service_tier", f"service_tier must be one of {names}.")
         return self._classes[max(own, lowered)]
 
+    def only(self, name: str | None) -> "TierClasses":
+        """These classes for requests that are all served by one of them, whatever they ask for: the lines of batches.
+        `name`: None: the class named batch, or the lowest.
+
+        Raises:
+            UnknownClass: there is no class of that name.
+        """
+        return _OneClass(self._settings, name)
+
     def _rank_of_tier(self, tier: Tier) -> int:
         rank = self._rank_of.get(tier)
         if rank is None:
@@ -87,6 +97,20 @@ class TierClasses:
                 code="tier_not_served",
             )
         return rank
+
+
+class _OneClass(TierClasses):
+    def __init__(self, settings: Settings, name: str | None) -> None:
+        super().__init__(settings)
+        if name is None:
+            name = BATCH_CLASS if BATCH_CLASS in self.names else self.names[-1]
+        require_class(settings.service_classes, name)
+        self._only = self.of_tier(name)
+
+    def serving(self, tier: Tier, asked: str | None) -> TierClass:
+        """The one class, never above the tenant's. Raises: APIError: as in the base class."""
+        own = super().serving(tier, asked)
+        return max(own, self._only, key=lambda each: each.engine_class.priority)
 
 
 def echoed(serving: TierClass, asked: str | None) -> str | None:

@@ -7,11 +7,14 @@ from typing import Protocol
 from gateway.adapters.book import AdapterBook, no_adapters
 from gateway.admission import Limiter
 from gateway.analytics import Analytics
+from gateway.batches.batches import Batches
 from gateway.billing.price_book import PriceBook
+from gateway.files.store import FileStore
 from gateway.generation.engine_client import EngineClient
 from gateway.generation.text_pool import TextPool
 from gateway.http.drain import Drain
 from gateway.metering.journal.journal import Journal
+from gateway.metering.journal.usage_log import UsageLog
 from gateway.metering.reconciliation.reconciliation_monitor import ReconciliationMonitor
 from gateway.metering.relay.relay import Relay
 from gateway.refusals.refusal_log import RefusalLog
@@ -54,7 +57,8 @@ class Services:
 
     `relay`: None if no destination of usage events is configured. `books`: None if journal and store are not compared.
     `upstreams`: of the models of `engine`, those that other servers run. `all_metrics`: None if no other process serves
-    the port.
+    the port. `usage_log`: records the usage of requests; None: the journal does. `files`, `batches`: None if there
+    are none.
     """
 
     engine: EngineClient
@@ -74,3 +78,6 @@ class Services:
     adapters: AdapterBook = field(default_factory=no_adapters)
     upstreams: Sequence[Upstream] = ()
     all_metrics: AllMetrics | None = None
+    usage_log: UsageLog | None = None
+    files: FileStore | None = None
+    batches: Batches | None = None

@@ -153,6 +153,13 @@ def unsupported_value(path: str, value: object, supported: Iterable[str]) -> API
     )
 
 
+def only_value(path: str, value: str, supported: str) -> APIError:
+    """A string that is not the one supported value."""
+    return invalid(
+        path, f"Invalid value for '{path}': '{value[:MAX_NAME_CHARS]}'. The supported value is '{supported}'."
+    )
+
+
 def too_long(path: str, max_chars: int, chars: int) -> APIError:
     message = (
         f"Invalid '{path}': string too long. Expected a string with maximum length {max_chars}, but got a string with "

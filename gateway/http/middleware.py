@@ -7,8 +7,9 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 import structlog
 from starlette.datastructures import Headers
@@ -156,36 +157,40 @@ class Authorisation:
 
 
 class BodyLimit:
-    """Rejects a body over the bound, by its content-length and by its bytes. `receive` raises `APIError` 413."""
+    """Rejects a body over the bound, by its content-length and by its bytes. `receive` raises `APIError` 413. `larger`:
+    bounds of paths that have their own."""
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, max_body_bytes: int, larger: Mapping[str, int] = MappingProxyType({})) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._larger = larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        max_body_bytes = self._larger.get(scope["path"], self._max_body_bytes)
         stated = Headers(scope=scope).get("content-length", "0")
-        if stated.isdecimal() and (len(stated) > 18 or int(stated) > self._max_body_bytes):
-            raise self._too_large()
+        if stated.isdecimal() and (len(stated) > 18 or int(stated) > max_body_bytes):
+            raise _body_too_large(max_body_bytes)
         received_bytes = 0
 
         async def receive_bounded() -> Message:
             nonlocal received_bytes
             message = await receive()
             received_bytes += len(message.get("body", b""))
-            if received_bytes > self._max_body_bytes:
-                raise self._too_large()
+            if received_bytes > max_body_bytes:
+                raise _body_too_large(max_body_bytes)
             return message
 
         await self._app(scope, receive_bounded, send)
 
-    def _too_large(self) -> APIError:
-        """The server reads and drops the rest of the body for a while: closing at once would reset the connection
-        before the client reads the error."""
-        message = f"Request body too large. The maximum is {self._max_body_bytes} bytes."
-        return APIError(413, message, code="request_too_large")
+
+def _body_too_large(max_body_bytes: int) -> APIError:
+    """The server reads and drops the rest of the body for a while: closing at once would reset the connection before
+    the client reads the error."""
+    message = f"Request body too large. The maximum is {max_body_bytes} bytes."
+    return APIError(413, message, code="request_too_large")
 
 
 def presented_key(headers: Headers) -> str:

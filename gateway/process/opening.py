@@ -14,6 +14,8 @@ from gateway.admission.restoring import restore_spending
 from gateway.analytics import Analytics, open_analytics
 from gateway.analytics.opening import is_embedded
 from gateway.analytics.prepared import PreparedAnalytics
+from gateway.batches.batches import Batches
+from gateway.batches.store import BatchStore
 from gateway.billing.credit import CreditStore
 from gateway.billing.prepaid import PrepaidKeys
 from gateway.billing.price_book import PriceBook
@@ -23,6 +25,8 @@ from gateway.config.safety import share_a_redis
 from gateway.config.service_classes import unserved_tiers
 from gateway.config.settings import Settings
 from gateway.errors import OperatorError
+from gateway.files.contents import LocalContents
+from gateway.files.store import FileLimits, FileStore
 from gateway.generation.engine_client import EngineClient
 from gateway.generation.health import is_ready
 from gateway.generation.route_stage import model_names
@@ -116,6 +120,7 @@ async def open_services(
     await adapters.load()
     keys = PrepaidKeys(store, database, journal.follow_credit)
     authenticator: Authenticator[Principal] = Authenticator(keys, pepper, revoked=store)
+    files = open_files(settings, database)
     services = Services(
         engine=engine,
         authenticator=authenticator,
@@ -132,6 +137,10 @@ async def open_services(
         books=books,
         adapters=adapters,
         upstreams=upstreams,
+        files=files,
+        batches=Batches(
+            BatchStore(database), keys, settings.files_folder / "batches", settings.batches, settings.max_body_bytes
+        ),
     )
     return services, AdminApp(context_from(settings, database, pepper, analytics, limiter, engine.models, hosting))
 
@@ -151,6 +160,13 @@ async def open_adapters(hosting: AdapterHosting, changes: Changes) -> None:
     """
     if hosting.files.folder.is_dir() and (removed := await sweep_at_start(changes, hosting)):
         _log.info("removed files of adapters that nothing names", folders=removed)
+
+
+def open_files(settings: Settings, database: AsyncEngine) -> FileStore:
+    """The files of tenants."""
+    stated = settings.files
+    contents = LocalContents(settings.files_folder / "contents", stated.min_free)
+    return FileStore(database, contents, FileLimits(stated.tenant_files, stated.tenant_bytes))
 
 
 async def open_prices(

@@ -57,7 +57,7 @@ class TestTenants:
         assert "already" in failure(1, "tenant", "create", "acme", "--tier", "premium")
         assert "name must" in failure(1, "tenant", "create", "a b", "--tier", "premium")
         unknown = failure(1, "tenant", "create", "beta", "--tier", "gold")
-        assert unknown == "turnpike: tier must be one of premium, standard\n"
+        assert unknown == "turnpike: tier must be one of premium, standard, batch\n"
         assert json.loads(ok("tenant", "list", "--json"))[1:] == []
         assert "--tier" in failure(2, "tenant", "create", "beta")
 

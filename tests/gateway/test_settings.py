@@ -7,7 +7,7 @@ import pytest
 import engine.config
 import gateway.config.settings
 from engine.errors import InvalidParameter
-from engine.request import PREMIUM, STANDARD
+from engine.request import BATCH, PREMIUM, STANDARD
 from engine.sampling_defaults import SAMPLING_DEFAULTS, SamplingDefaults
 from gateway.config.engine_classes import engine_classes_of
 from gateway.config.listen_address import StatedServerTLS
@@ -209,9 +209,9 @@ def test_other_databases_are_refused(url: str) -> None:
 class TestServiceClasses:
     def test_the_default_ones(self) -> None:
         classes = load_settings().service_classes
-        assert list(classes) == ["premium", "standard"]
-        assert [each.itl_target_ms for each in classes.values()] == [50, 100]
-        assert engine_classes_of(load_settings()) == (PREMIUM, STANDARD)
+        assert list(classes) == ["premium", "standard", "batch"]
+        assert [each.itl_target_ms for each in classes.values()] == [50, 100, None]
+        assert engine_classes_of(load_settings()) == (PREMIUM, STANDARD, BATCH)
 
     def test_from_a_file_they_replace_the_default_ones(self) -> None:
         Path("turnpike.toml").write_text(
@@ -228,7 +228,7 @@ class TestServiceClasses:
         monkeypatch.setenv("TURNPIKE_SERVICE_CLASSES", json.dumps({"only": {"priority": 5}}))
         assert list(load_settings().service_classes) == ["only"]
         monkeypatch.setenv("TURNPIKE_SERVICE_CLASSES", "")
-        assert list(load_settings().service_classes) == ["premium", "standard"]
+        assert list(load_settings().service_classes) == ["premium", "standard", "batch"]
 
     @pytest.mark.parametrize(
         ("stated", "complaint"),

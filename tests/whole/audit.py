@@ -42,6 +42,7 @@ BACKGROUND = (
     "Limiter._beat",
     "Sessions._beat",
     "UpstreamModel._probe_forever",
+    "BatchRunner._run",
 )
 """Tasks that are there without a request. Heartbeats end a beat after the last hold."""
 UNREAD_SLACK = 64

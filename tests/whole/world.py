@@ -30,6 +30,7 @@ from engine.workers import frames, server, supervisor, worker_requests
 from gateway.admission.redis_store import RedisStore
 from gateway.app import create_app
 from gateway.config.adapters import StatedAdapters
+from gateway.config.files import StatedBatches
 from gateway.config.settings import Settings
 from gateway.generation import text_pool
 from gateway.generation.services import Services
@@ -326,6 +327,7 @@ def settings_of(config: Config, folder: Path, database: Path) -> Settings:
         data_dir=folder,
         database_url=f"sqlite:///{database}",
         models={name: folder / name for name in names},
+        batches=StatedBatches(concurrency=0),
         small_models=dict.fromkeys(["large", *upstreams], "small") if config.small else {},
         upstreams=upstreams,
         prices={name: PRICES[name] for name in (*names, *upstreams)},

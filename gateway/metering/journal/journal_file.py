@@ -326,6 +326,12 @@ class JournalFile:
         )
         return dict(rows.fetchall())
 
+    def recorded(self, event_ids: Sequence[str]) -> set[str]:
+        """Those of the ids that stored events have. At most 500 ids."""
+        places = ", ".join("?" * len(event_ids))
+        rows = self._connection.execute(f"SELECT event_id FROM events WHERE event_id IN ({places})", event_ids)
+        return {row[0] for row in rows}
+
     def hours(self, start_ms: int, end_ms: int) -> dict[int, Totals]:
         """Sums by hour (Unix milliseconds of its start), for hours that start in [start, end)."""
         rows = self._connection.execute(

@@ -6,8 +6,8 @@ from dataclasses import replace
 from http import HTTPStatus
 
 from gateway.metering.event import Ending, UsageEvent
-from gateway.metering.journal.journal import Journal
 from gateway.metering.journal.usage_context import Progress, UsageContext, Work, event_of
+from gateway.metering.journal.usage_log import UsageLog
 
 
 def unix_now_ms() -> int:
@@ -24,7 +24,7 @@ class Meter:
         JournalUnavailable: new requests are rejected.
     """
 
-    def __init__(self, journal: Journal, usage_context: UsageContext, clock: Callable[[], int] = unix_now_ms) -> None:
+    def __init__(self, journal: UsageLog, usage_context: UsageContext, clock: Callable[[], int] = unix_now_ms) -> None:
         self.sent = Progress()
         self.status_sent = 0
         self._usage_context = usage_context

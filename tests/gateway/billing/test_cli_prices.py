@@ -28,7 +28,8 @@ def test_set_and_list() -> None:
         f"{NEXT_YEAR}-01-01T00:00:00.000000Z",
     )
     assert (second["input_dollars_per_million"], second["output_dollars_per_million"]) == ("0.00", "1.00")
-    assert {each["tier"]: each["multiplier"] for each in second["multipliers"]} == {"premium": "3", "standard": "1"}
+    multipliers = {each["tier"]: each["multiplier"] for each in second["multipliers"]}
+    assert multipliers == {"premium": "3", "standard": "1", "batch": "0.5"}
     assert ok("price", "list").splitlines()[1].split()[:4] == ["m", "2026-01-01T00:00:00.000000Z", "0.15", "0.075"]
 
 

@@ -239,7 +239,7 @@ async def test_an_invoiced_event_that_is_gone_or_changed_is_noticed(world: World
 async def test_credit_notes_take_back_no_more_than_was_charged(world: World) -> None:
     world.usage.record(
         an_event(world.tenant_id, IN_NOVEMBER, world.price, (10, 0, 0)),
-        an_event(world.tenant_id, IN_NOVEMBER, world.price, (5, 0, 0), tier_served="batch"),
+        an_event(world.tenant_id, IN_NOVEMBER, world.price, (5, 0, 0), tier_served="bulk"),
     )
     invoice = await world.final(NOVEMBER)
     assert [line.amount_nanodollars for line in invoice.statement.lines] == [5000, 10_000]

@@ -7,7 +7,7 @@ import orjson
 import pytest
 from starlette.testclient import TestClient
 
-from engine.request import PREMIUM, STANDARD
+from engine.request import BATCH, PREMIUM, STANDARD
 from gateway.app import create_app
 from gateway.config.settings import Settings
 from gateway.http.rate_headers import duration
@@ -162,7 +162,7 @@ async def test_a_hundred_at_once_stay_within_the_limit(server, authenticator, en
         (KEY, "auto", STANDARD, "default"),
         (PREMIUM_KEY, None, PREMIUM, None),
         (PREMIUM_KEY, "auto", PREMIUM, "priority"),
-        (PREMIUM_KEY, "flex", STANDARD, "default"),
+        (PREMIUM_KEY, "flex", BATCH, "flex"),
         (PREMIUM_KEY, "default", STANDARD, "default"),
     ],
 )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from engine.request import MAX_RESERVED_FRACTION, PREMIUM, STANDARD
+from engine.request import BATCH, MAX_RESERVED_FRACTION, PREMIUM, STANDARD
 from gateway.app import create_app
 from gateway.config import service_classes
 from gateway.config.engine_classes import engine_classes_of
@@ -30,12 +30,23 @@ def classes(stated=None, **settings) -> TierClasses:
 
 
 def test_the_default_classes_are_the_engines() -> None:
-    assert engine_classes_of(Settings()) == (PREMIUM, STANDARD)
+    assert engine_classes_of(Settings()) == (PREMIUM, STANDARD, BATCH)
     assert service_classes.MAX_RESERVED_FRACTION == MAX_RESERVED_FRACTION
-    both = TierClasses(Settings())
-    assert [both.of_tier(tier).limits.context_tokens for tier in ("premium", "standard")] == [131_072, 32_768]
-    assert [both.of_tier(tier).max_wait_ms for tier in ("premium", "standard")] == [5_000, 30_000]
-    assert both.default_tier == "standard"
+    tiers = TierClasses(Settings())
+    assert [tiers.of_tier(name).limits.context_tokens for name in tiers.names] == [131_072, 32_768, 131_072]
+    assert [tiers.of_tier(name).max_wait_ms for name in tiers.names] == [5_000, 30_000, 3_600_000]
+    assert tiers.default_tier == "standard"
+
+
+def test_lines_of_batches_are_served_by_one_class_and_never_a_higher_one() -> None:
+    of_lines = TierClasses(Settings()).only(None)
+    assert {of_lines.serving(tier, asked).name for tier in ("premium", "batch") for asked in (None, "auto")} == {
+        "batch"
+    }
+    assert classes().only("standard").serving("gold", None).name == "standard"
+    assert classes().only("standard").serving("batch", None).name == "batch"
+    with pytest.raises(service_classes.UnknownClass):
+        classes().only("none")
 
 
 @given(st.sampled_from(ORDER), WORDS)

@@ -150,6 +150,19 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         ("0" * 32, ACME, "support", "smollm2", dict(_UPLOADED), True, EARLY, LATER),
     ),
     "adapter_limits": [{"tenant_id": ACME, "max_adapters": 5, "max_bytes": 2**40}],
+    "files": _rows(
+        "id tenant_id filename purpose bytes sha256 created_at expires_at",
+        ("file-1", ACME, "input.jsonl", "batch", 10, "a" * 64, EARLY, LATER),
+    ),
+    "batches": [
+        {
+            **{"id": "batch_1", "tenant_id": ACME, "key_id": "aaaaaaaaaaaa", "endpoint": "/v1/completions"},
+            **{"completion_window": "24h", "status": "failed", "input_file_id": "file-1", "output_life_s": 3600},
+            **{"errors": [{"code": "empty_file", "line": None, "message": "The input file is empty.", "param": None}]},
+            **{"metadata": {"night": "1"}, "total": 0, "completed": 0, "failed": 0, "usage": {}},
+            **{"created_at": EARLY, "expires_at": LATER, "failed_at": LATER},
+        }
+    ],
     "console_links": [{"digest": bytes(32), "key_id": "adminkey0001", "expires_at": LATER}],
 }
 """By table, each after those it refers to. A row has all columns that its table ever had; a revision takes its own."""

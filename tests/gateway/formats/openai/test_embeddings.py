@@ -9,7 +9,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from engine.request import PREMIUM, STANDARD, Pooling
+from engine.request import BATCH, PREMIUM, STANDARD, Pooling
 from gateway.formats.openai.embeddings import INPUTS_AT_A_TIME
 from gateway.metering.event import Ending
 from gateway.tenancy.grants import KeyScope
@@ -170,7 +170,7 @@ def test_there_are_no_sessions(client):
     [
         (KEY, None, STANDARD, None),
         (PREMIUM_KEY, "auto", PREMIUM, "priority"),
-        (PREMIUM_KEY, "flex", STANDARD, "default"),
+        (PREMIUM_KEY, "flex", BATCH, "flex"),
     ],
 )
 def test_the_tier_serves_it(client, engine, key, asked, served, echoed):

@@ -1,6 +1,6 @@
 """Requests with estimated tokens on invoice lines
 
-Revision 0012, after 0011.
+Revision 0013, after 0012.
 
 Lines of former invoices do not say.
 """
@@ -8,8 +8,8 @@ Lines of former invoices do not say.
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0012"
-down_revision = "0011"
+revision = "0013"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 
