@@ -24,7 +24,7 @@ class ModelOptions(TypedDict, total=False):
     `ahead`: with an asynchronous device, whose memory can run short. `speculate`: with drafts. `blocks_a_step`: the
     blocks that a step allocates and returns. `states`: of a model with recurrent layers, with few slots or many.
     `windows`: of a model with layers of limited attention, whose KV is in groups. `adapters`: of a model with few slots
-    for adapters, which many requests want.
+    for adapters, which many requests want. `tier`: with a second pool of KV blocks.
     """
 
     ahead: int
@@ -33,6 +33,7 @@ class ModelOptions(TypedDict, total=False):
     states: bool
     windows: bool
     adapters: bool
+    tier: bool
 
 
 def traffic_from_seed(seed: int, **options: Unpack[ModelOptions]) -> Traffic:
@@ -56,7 +57,9 @@ def traffic_from_seed(seed: int, **options: Unpack[ModelOptions]) -> Traffic:
         traffic = replace(traffic, states=slots, state_interval_blocks=rng.choice((1, 2, 3)))
     if options.get("windows"):
         traffic = _with_windows(traffic, Random(f"windows of {seed}"))
-    return _with_adapters(traffic, Random(f"adapters of {seed}")) if options.get("adapters") else traffic
+    if options.get("adapters"):
+        traffic = _with_adapters(traffic, Random(f"adapters of {seed}"))
+    return _with_tier(traffic, Random(f"tier of {seed}")) if options.get("tier") else traffic
 
 
 def _with_windows(traffic: Traffic, rng: Random) -> Traffic:
@@ -77,6 +80,22 @@ def _with_adapters(traffic: Traffic, rng: Random) -> Traffic:
     arrivals = tuple(replace(arrival, adapter=chosen[arrival.id]) for arrival in traffic.arrivals)
     wait_ns = rng.choice((ADAPTER_WAIT_NS, ADAPTER_WAIT_NS, 20 * TICK_NS))
     return replace(traffic, arrivals=arrivals, adapter_slots=rng.choice((1, 1, 2, 3, 8)), adapter_wait_ns=wait_ns)
+
+
+def _with_tier(traffic: Traffic, rng: Random) -> Traffic:
+    """The same traffic with a second pool, smaller or larger than the first, in which prompts often come again after a
+    while: as the next turn of a conversation, with the prompt before it."""
+    arrivals = list(traffic.arrivals)
+    for index, arrival in enumerate(arrivals):
+        earlier = arrivals[rng.randrange(index)] if index and arrival.fork_of is None else None
+        if earlier is None or rng.random() < 0.5 or any(other.fork_of == arrival.id for other in arrivals):
+            continue
+        more = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((0, 1, 8, 20))))
+        tokens = (*earlier.tokens, *more)
+        if len(tokens) < traffic.window_tokens_of(arrival.service_class):
+            arrivals[index] = replace(arrival, tokens=tokens, tenant=earlier.tenant, adapter=earlier.adapter)
+    slots, idle_ns = rng.choice((1, 3, 10, 40)), rng.choice((0, 5, 100)) * TICK_NS
+    return replace(traffic, arrivals=tuple(arrivals), prefix_cache=True, tier_slots=slots, tier_idle_ns=idle_ns)
 
 
 def _mixture(seed: int, rng: Random) -> Traffic:
