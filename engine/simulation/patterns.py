@@ -83,18 +83,20 @@ def _with_adapters(traffic: Traffic, rng: Random) -> Traffic:
 
 
 def _with_tier(traffic: Traffic, rng: Random) -> Traffic:
-    """The same traffic with a second pool, smaller or larger than the first, in which prompts often come again after a
-    while: as the next turn of a conversation, with the prompt before it."""
+    """The same traffic with a second pool, smaller or larger than the first. Prompts often come again after a while: as
+    the next turn of a conversation, with an earlier prompt before it. Mostly all tenants have a salt."""
     arrivals = list(traffic.arrivals)
+    if rng.random() < 0.8:
+        arrivals = [replace(arrival, tenant=arrival.tenant or "tenant-c") for arrival in arrivals]
+    parents = {arrival.fork_of for arrival in arrivals}
     for index, arrival in enumerate(arrivals):
-        earlier = arrivals[rng.randrange(index)] if index and arrival.fork_of is None else None
-        if earlier is None or rng.random() < 0.5 or any(other.fork_of == arrival.id for other in arrivals):
+        if not index or arrival.fork_of is not None or arrival.id in parents or rng.random() < 0.3:
             continue
-        more = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((0, 1, 8, 20))))
-        tokens = (*earlier.tokens, *more)
+        earlier = arrivals[rng.randrange(index)]
+        tokens = (*earlier.tokens, *(rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((0, 1, 8, 20)))))
         if len(tokens) < traffic.window_tokens_of(arrival.service_class):
             arrivals[index] = replace(arrival, tokens=tokens, tenant=earlier.tenant, adapter=earlier.adapter)
-    slots, idle_ns = rng.choice((1, 3, 10, 40)), rng.choice((0, 5, 100)) * TICK_NS
+    slots, idle_ns = rng.choice((1, 3, 10, 40, 200)), rng.choice((0, 5, 100)) * TICK_NS
     return replace(traffic, arrivals=tuple(arrivals), prefix_cache=True, tier_slots=slots, tier_idle_ns=idle_ns)
 
 

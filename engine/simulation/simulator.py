@@ -175,6 +175,7 @@ class _Simulation:
             elif self._launched:
                 self._complete(self._launched.popleft())
             elif not self._is_busy():
+                self._update_copier()  # the plan may have begun a fetch
                 self._sleep()
         self._check_state()
         self._check_end()
