@@ -1,4 +1,4 @@
-"""An engine that keeps KV blocks on disk: a conversation goes on after a restart, with the same text."""
+"""An engine that keeps KV blocks on disk: a prompt is found after a restart, with the same answer."""
 
 import asyncio
 import time

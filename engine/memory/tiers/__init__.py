@@ -26,8 +26,8 @@ Each must take longer to compute than to read back. A block with a copy is the f
 **Fetched.** A request at the head of its queue that could be admitted now, and whose next blocks are stored, waits
 outside of the queues if fetching is predicted to be faster than computing; it delays no other request. It returns to
 its place when the copier reports, or after `FETCH_WAIT_NS`, and is admitted by ordinary prefix hits. It waits again
-only if the fetch has brought it further. Whoever leaves in between (abort, pause, loss of an adapter) leaves the fetch
-alone: its blocks become cached.
+only if the fetch has brought it further. A request that leaves in between (abort, pause, loss of an adapter) does not
+end the fetch: its blocks become cached.
 
 **Trust.** A record is sealed with AES-GCM under its tenant's key over the model's identity, the hash and the owner. A
 torn, stale, foreign or corrupted record fails to open: it is dropped, and the request computes. So no order of writes

@@ -184,7 +184,7 @@ class DiskStore:
             raise DiskUnavailable(f"{path} is used by another process; give each its own kv_disk.folder") from error
 
     def _open(self) -> list[StoredRecord]:
-        """Read the headers of a file of the same model; begin any other file anew."""
+        """Read the headers of a file of the same model; replace any other file."""
         preamble = self._preamble()
         total = self._records_at + self.num_slots * self._slot_bytes
         if os.pread(self._file, len(preamble), 0) != preamble:
@@ -211,7 +211,7 @@ class DiskStore:
         return fields + zlib.crc32(fields).to_bytes(4, "little")
 
     def _bound(self, block_hash: bytes, owner: bytes) -> bytes:
-        """What a record's tag covers in addition to its bytes."""
+        """The associated data of a record: its tag covers them in addition to its bytes."""
         return self._identity + block_hash + owner
 
     def _cipher(self, salt: bytes) -> "AESGCM":
