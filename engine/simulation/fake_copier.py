@@ -84,12 +84,14 @@ class FakeCopier:
             "a hash is published with other bytes than before"
         )
 
-    def update(self, now_ns: int) -> None:
-        """Make the reports that are due, and take orders."""
-        for due in sorted((due for due in self._due if due.at_ns <= now_ns), key=lambda due: due.at_ns):
+    def update(self, now_ns: int) -> bool:
+        """Make the reports that are due, and take orders. Returns whether there were reports."""
+        ready = sorted((due for due in self._due if due.at_ns <= now_ns), key=lambda due: due.at_ns)
+        for due in ready:
             self._due.remove(due)
             self._report(due, now_ns)
         self.take(self._fetches.update(now_ns), now_ns)
+        return bool(ready)
 
     def take(self, orders: Sequence[Order], now_ns: int) -> None:
         """Begin to copy."""

@@ -175,8 +175,9 @@ class _Simulation:
             elif self._launched:
                 self._complete(self._launched.popleft())
             elif not self._is_busy():
-                self._update_copier()  # the plan may have begun a fetch
-                self._sleep()
+                reported = self._update_copier()  # the plan may have begun a fetch
+                if not reported:
+                    self._sleep()
         self._check_state()
         self._check_end()
         stats = self._scheduler.stats()
@@ -227,12 +228,14 @@ class _Simulation:
         if self._check_every == 1:
             self._scheduler.check()
 
-    def _update_copier(self) -> None:
-        """End and begin copies between the pools."""
-        if self._copier is not None:
-            self._copier.update(self._now_ns)
-            if self._check_every == 1:
-                self._scheduler.check()
+    def _update_copier(self) -> bool:
+        """End and begin copies between the pools. Returns whether the copier has reported."""
+        if self._copier is None:
+            return False
+        reported = self._copier.update(self._now_ns)
+        if self._check_every == 1:
+            self._scheduler.check()
+        return reported
 
     def _schedule(self) -> StepPlan | None:
         budget = self._budget()
