@@ -27,6 +27,7 @@ ALL = (
         "sampling",
         "penalties",
         "prefix",
+        "kv_tiers",
         "sessions",
         "step_share",
         "step_loop",

@@ -18,6 +18,9 @@ STEPS_IN_TIMEOUT = 4
 """A step is planned to take at most this fraction (1/n) of the timeout after which the watchdog gives it up."""
 LONGEST_STEP_NS = int(1e9 * STEP_TIMEOUT_SECONDS / STEPS_IN_TIMEOUT)
 
+KV_DISK_BYTES = 8 << 30
+KV_DISK_IDLE_SECONDS = 30.0
+
 ADAPTER_SLOTS = 20
 """Adapters that a model on a CPU keeps resident unless stated."""
 MAX_ADAPTER_RANK = 64
@@ -139,6 +142,12 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     max_model_len: int | None = None
     prefix_cache: bool = True
+    kv_disk_folder: Path | None = None
+    """Folder for KV blocks on disk, of models on a CPU; None: none are kept. Needs the extra 'kvdisk'."""
+    kv_disk_bytes: int = KV_DISK_BYTES
+    """Maximum bytes in that folder, of all models together."""
+    kv_disk_idle_seconds: float = KV_DISK_IDLE_SECONDS
+    """Time without use after which a cached block is written there."""
     threads: int | None = None
     weight_cache: Path | None = None
     """Folder for expanded weights of quantised files, memory-mapped at the next start; None disables the cache."""
@@ -186,6 +195,10 @@ class EngineConfig:
             raise ValueError(f"adapter_cache_bytes must not be negative, got {self.adapter_cache_bytes}")
         if not 0.0 < self.adapter_wait_seconds < float("inf"):
             raise ValueError(f"adapter_wait_seconds must be positive, got {self.adapter_wait_seconds}")
+        if self.kv_disk_bytes < 1:
+            raise ValueError(f"kv_disk_bytes must be positive, got {self.kv_disk_bytes}")
+        if not 0.0 <= self.kv_disk_idle_seconds < float("inf"):
+            raise ValueError(f"kv_disk_idle_seconds must not be negative, got {self.kv_disk_idle_seconds}")
         for model, draft in self.drafts.items():
             if draft in self.drafts:
                 raise ValueError(f"{draft} cannot draft for {model}: it is drafted for itself")

@@ -18,6 +18,8 @@ from engine.runtime.adapter_reading import AdapterProcess, adapter_reader
 from engine.runtime.core import EngineCore, EngineHealth
 from engine.runtime.engine_call import EngineCall
 from engine.runtime.expected_queue import PredictedWait
+from engine.runtime.kv_copier import BlockMemory
+from engine.runtime.kv_tier_loading import DiskUnavailable, remove_stale_files
 from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.model_loading import LoadProgress, load
 from engine.runtime.output_stream import OutputStream
@@ -68,6 +70,9 @@ class Engine:
                 memory = adapter_memory(model.runner)
                 reader = adapter_reader(memory, model.config, self._adapter_process)
                 self._core.load_adapters(model.served.name, memory, reader, adapter_cache_bytes)
+            if model.kv_store is not None:
+                assert isinstance(model.runner, BlockMemory), "the runner's blocks cannot be copied"
+                self._core.keep_kv(model.served.name, model.runner, model.kv_store)
         self._arrivals = itertools.count()
         self._submitter = Submitter(salt_key)
         self._dispatchers = OutputDispatchers()
@@ -82,6 +87,7 @@ class Engine:
         Raises:
             UnsupportedCheckpoint: a checkpoint cannot be served; the message names the key or the tensor.
             InsufficientMemory: there is not enough KV memory.
+            DiskUnavailable: the folder for KV on disk cannot be used.
             DeviceUnavailable: the device that the config names cannot be used.
             RankLost: a process of several that were to compute the models has ended.
         """
@@ -165,6 +171,15 @@ class Engine:
     def adapter_slots(self, model: str) -> int:
         """Adapters that the model can keep resident at once; 0: it takes none."""
         return self.models[model].adapter_slots
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop and erase the KV that is stored on disk for a tenant.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        for model in self.models:
+            self._core.forget_tenant(model, self._submitter.salt_of(tenant))
 
     def reservations(self) -> Mapping[str, int]:
         """Open reservations by model: neither submitted nor released. 0 if no request is in progress."""
@@ -272,6 +287,7 @@ def _load_each(
     ranks: "RankProcesses | None",
 ) -> list[LoadedModel]:
     """The models in the order of the mapping. Those that draft are computed by this process alone."""
+    remove_stale_files(config, models)
     loaded: dict[str, LoadedModel] = {}
     drafting = set(config.drafts.values())
     for name in sorted(models, key=lambda name: name in config.drafts):  # draft models first
@@ -286,4 +302,6 @@ def _load_each(
             raise type(error)(f"model {name}: {models[name]}: {error}") from error
         except InsufficientMemory as error:
             raise InsufficientMemory(f"model {name}: {error}") from error
+        except DiskUnavailable as error:
+            raise DiskUnavailable(f"model {name}: {error}") from error
     return [loaded[name] for name in models]

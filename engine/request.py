@@ -342,6 +342,8 @@ class Request:
     `state_tokens` tokens when it was admitted. `state_saves`: the positions, in rows in flight, at which its state is
     saved, and the slots.
 
+    `fetch_floor`: it waits for blocks of the second pool only with at least as many hits: see `engine.memory.tiers`.
+
     `waiting_since_ns` is when it arrived or, if that is later, was preempted or resumed last. `admissions` is how often
     it has begun to run: together with the request that names a stay in a slot, with the blocks of that time. It was
     paused `pauses` times, for `paused_ns` in all; `paused_since_ns` is when the pause that lasts began.
@@ -393,6 +395,7 @@ class Request:
     rank: int = 0
     arrived_ns: int = 0
     waiting_since_ns: int = 0
+    fetch_floor: int = 0
     high_water_tokens: int = 0
     reached_tokens: int = 0
     preempted_by: int = 0

@@ -5,7 +5,7 @@ from typing import Literal
 
 from gateway.errors import OperatorError
 
-Extra = Literal["embedded", "clickhouse", "kafka", "postgres", "redis", "distill", "bench", "grpc", "ray"]
+Extra = Literal["embedded", "clickhouse", "kafka", "postgres", "redis", "distill", "bench", "grpc", "kvdisk", "ray"]
 
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "embedded": ("chdb", "clickhouse_connect"),
@@ -16,6 +16,7 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
     "distill": ("torch",),
     "bench": ("aiohttp",),
     "grpc": ("grpc", "grpc_health", "grpc_reflection"),
+    "kvdisk": ("cryptography",),
     "ray": ("ray",),
 }
 

@@ -25,6 +25,7 @@ PLACES = {
         "tests/engine/simulation/test_stages.py::test_a_planted_bug",
         "tests/engine/simulation/test_stages.py::test_of_other_models",
         "tests/engine/simulation/test_states.py",
+        "tests/engine/simulation/test_tier.py::test_a_planted_bug",
         "tests/engine/simulation/test_windows.py",
         "tests/engine/simulation/test_speculate.py::test_a_planted_bug",
         "tests/engine/speculation/test_controller.py",

@@ -18,7 +18,7 @@ from engine.models.host_model import DrawsTokens, HostModel
 from engine.request import Fault, TokenLogprob
 from engine.scheduling.plan import BlockCopy, RowResult, ScheduledRow, StepPlan, StepResult
 from kernels.adapters import AdapterWeights, PackedAdapter
-from kernels.arrays import Array, Flags, Floats, Ints, int_array
+from kernels.arrays import Array, Flags, Floats, Ints, bits_of, int_array
 from kernels.cpu.native.adapter_packing import ModelLayout
 from kernels.host import StepRows
 
@@ -134,6 +134,26 @@ class ModelRunner:
     def is_resident(self, slot: int) -> bool:
         """Always, on a CPU."""
         return True
+
+    @property
+    def kv_block_bytes(self) -> int:
+        """See `engine.runtime.kv_copier.BlockMemory`."""
+        return self._kv[:, 0].nbytes
+
+    def read_block(self, block: int) -> bytes:
+        """See `engine.runtime.kv_copier.BlockMemory`."""
+        return bits_of(self._kv)[:, block].tobytes()
+
+    def write_block(self, block: int, data: bytes) -> None:
+        """See `engine.runtime.kv_copier.BlockMemory`."""
+        target = bits_of(self._kv)[:, block]
+        target[:] = np.frombuffer(data, target.dtype).reshape(target.shape)
+
+    @property
+    def kv_format(self) -> str:
+        """The layout of the bytes of a block: equal texts mean equal layouts."""
+        layers, _, *rest = self._kv.shape
+        return f"{type(self._ops).__name__} {self._kv.dtype} {[layers, *rest]}"
 
     def keep_hidden_states(self) -> HiddenStateTable:
         """Start to keep the hidden states that some proposers draft from."""

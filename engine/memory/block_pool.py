@@ -127,6 +127,27 @@ class BlockPool:
         """By holder: the number of blocks that no other holder has. Holders without any may be missing."""
         return self._alone
 
+    def rank_of(self, block: int) -> int:
+        """The lowest rank that holds the block, or the last one that did."""
+        return self._rank_of[block]
+
+    def tenant_of(self, block: int) -> str:
+        """The tenant that allocated the block."""
+        return self._tenant_of[block]
+
+    def cached_block(self, block_hash: bytes) -> int | None:
+        """The block that is published under the hash."""
+        return self._block_of.get(block_hash)
+
+    def next_evicted(self, count: int) -> list[int]:
+        """The free blocks with content that are reused next, at most `count`, if no tenant exceeds its part."""
+        return self._lists.next_cached(count)
+
+    @property
+    def empty_blocks(self) -> int:
+        """Free blocks without content, which are taken before content is evicted."""
+        return len(self._lists.empty)
+
     def hash_of(self, block: int) -> bytes | None:
         """The hash under which the block is published; None if it is not."""
         return self._hash_of[block]
@@ -261,11 +282,12 @@ class BlockPool:
             assert self._references[block] > 0, f"block {block} is forgotten but free"
             self._drop_hash(block)
 
-    def release(self, blocks: Iterable[int], rank: int = 0, holder: int = 0) -> None:
+    def release(self, blocks: Iterable[int], rank: int = 0, holder: int = 0, *, reuse_first: bool = False) -> None:
         """Drop one reference of the rank from each block, in the given order. Blocks without references become free.
 
         Pass a block table tail first: the end of a sequence is less useful to other requests than its beginning and
-        should be reused earlier.
+        should be reused earlier. `reuse_first`: those that become free are evicted before all others of their list, the
+        last one first.
         """
         references, sums, alone, holders = self._references, self._holder_sum, self._alone, self._holders[rank]
         blocks = list(blocks)
@@ -282,10 +304,10 @@ class BlockPool:
             if remaining == 1:
                 alone[sums[block]] = alone.get(sums[block], 0) + 1
             if not holders[block]:
-                self._become_free(free, rank, holder)  # first, as blocks that age now go behind them
+                self._become_free(free, rank, holder, reuse_first)  # first, as blocks that age now go behind them
                 free.clear()
                 self._pass_on(block, rank)
-        self._become_free(free, rank, holder)
+        self._become_free(free, rank, holder, reuse_first)
         self._note_changes(blocks)
         if not alone.get(holder, 1):
             del alone[holder]
@@ -382,7 +404,7 @@ class BlockPool:
         own = self._lists.first_of_tenant(tenant) if owned >= self._tenant_blocks else None
         return self._lists.first_cached() if own is None else own
 
-    def _become_free(self, blocks: Sequence[int], rank: int, holder: int) -> None:
+    def _become_free(self, blocks: Sequence[int], rank: int, holder: int, reuse_first: bool) -> None:
         """Move blocks to the free lists whose last reference was the rank's."""
         if not blocks:
             return
@@ -398,7 +420,7 @@ class BlockPool:
             for block in empty:
                 self._disown(block)
         number = self._lists.protected(rank) if self.reservation.reserved[rank] > 0 else COMMON
-        self._lists.add_cached(cached, number, self._tenant_of)
+        self._lists.add_cached(cached, number, self._tenant_of, reuse_first=reuse_first)
         self._free_cached[rank] += len(cached)
 
     def _pass_on(self, block: int, rank: int) -> None:

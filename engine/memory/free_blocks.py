@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import chain, islice
 
 EMPTY = 0
 COMMON = 1
@@ -47,8 +48,10 @@ class FreeBlocks:
         del self.empty[-count:]
         return blocks
 
-    def add_cached(self, blocks: Iterable[int], number: int, tenant_of: Sequence[str]) -> None:
-        """Append blocks to a list, and to their tenants' lists."""
+    def add_cached(
+        self, blocks: Iterable[int], number: int, tenant_of: Sequence[str], *, reuse_first: bool = False
+    ) -> None:
+        """Append blocks to a list, and to their tenants' lists. `reuse_first`: put each at the front of both."""
         list_of, cached, of_tenant = self.list_of, self._cached[number], self._of_tenant
         for block in blocks:
             list_of[block] = number
@@ -58,6 +61,9 @@ class FreeBlocks:
             if own is None:
                 own = of_tenant[tenant] = OrderedDict()
             own[block] = None
+            if reuse_first:
+                cached.move_to_end(block, last=False)
+                own.move_to_end(block, last=False)
 
     def remove_cached(self, blocks: Iterable[int], tenant_of: Sequence[str]) -> None:
         list_of, cached, of_tenant = self.list_of, self._cached, self._of_tenant
@@ -80,6 +86,10 @@ class FreeBlocks:
     def first_cached(self) -> int:
         """The first block with content in reuse order."""
         return next(next(iter(blocks)) for number in self.reuse_order() if (blocks := self._cached[number]))
+
+    def next_cached(self, count: int) -> list[int]:
+        """The first blocks with content in reuse order, at most `count`."""
+        return list(islice(chain.from_iterable(self._cached[number] for number in self.reuse_order()), count))
 
     def age(self, rank: int, max_protected: int) -> None:
         """Move the rank's protected blocks beyond `max_protected` to the back of the common list."""

@@ -15,6 +15,8 @@ from engine.memory.sequence_states import SequenceStates
 from engine.memory.shared_prompt import SharedPrompt
 from engine.memory.step_blocks import BLOCKS_A_STEP, StepBlocks
 from engine.memory.table_checks import blocks_by_holder, check_fork, check_holders, check_table
+from engine.memory.tiers.fetching import Fetch
+from engine.memory.tiers.tier import KVTier
 from engine.memory.window_groups import WindowGroups, held_blocks
 from engine.request import Request, ServiceClass
 
@@ -70,11 +72,14 @@ class KVCacheManager:
         blocks_a_step: int = BLOCKS_A_STEP,
         states: SequenceStates | None = None,
         windows: Sequence[int | None] = (),
+        tier: KVTier | None = None,
     ) -> None:
         """`states`: of a model with recurrent layers. `windows`: of a model whose KV is in groups, the windows of those
-        after the first."""
+        after the first. `tier`: the second pool under the same hashes."""
         assert states is None or not windows, "recurrent states and KV in groups"
+        assert tier is None or (prefix_cache and states is None and not windows), "a second pool for such KV"
         self._pool = pool
+        self.tier = tier
         self.states = states
         self._windows = WindowGroups(pool, windows) if windows else None
         self.groups = 1 + len(windows)
@@ -196,6 +201,24 @@ class KVCacheManager:
         available = self._pool.available_after_hits(request.rank, demand.hits.survey)
         return max(0, keep_free + demand.num_new_blocks - available)
 
+    @property
+    def lent_blocks(self) -> int:
+        """Blocks that are lent to be copied, and are back within about a millisecond."""
+        return 0 if self.tier is None else self.tier.lent_blocks
+
+    @property
+    def fetching_blocks(self) -> int:
+        """Blocks that are being fetched for waiting requests, and their cached prefixes."""
+        return 0 if self.tier is None else self.tier.fetching_blocks
+
+    def fetch(self, request: Request, demand: BlockDemand, keep_free: int, now_ns: int) -> Fetch | None:
+        """Begin to fetch blocks that follow the request's hits from the second pool, or find the fetch that reads them.
+        None: the request need not wait. At least `keep_free` blocks stay available to its class."""
+        if self.tier is None or self.shortage(request, demand, keep_free):
+            return None
+        room = self._pool.available_after_hits(request.rank, demand.hits.survey) - keep_free
+        return self.tier.fetch(request, demand.hits, self._max_hits(request), room, now_ns)
+
     def preemption_gain(self, rank: int, hits: Iterable[PrefixHits]) -> PreemptionGain:
         """Counts the blocks that preempting requests below the rank frees, apart from the blocks of `hits`."""
         return PreemptionGain(self._pool, [(found.all_blocks, found.survey) for found in hits if found.blocks], rank)
@@ -307,6 +330,8 @@ class KVCacheManager:
             extend_hashes(request, full)
             for index in range(first, full):
                 self._pool.publish(request.block_table[index], request.block_hashes[index])
+            if self.tier is not None:
+                self.tier.record_published(request, first, full)
             if request.state_saves and self.states is not None:
                 self.states.publish(request)
         if self._windows is not None:
@@ -333,6 +358,8 @@ class KVCacheManager:
         """
         if forget:
             self._pool.forget(held_blocks(request))
+            if self.tier is not None:
+                self.tier.forget(request.block_hashes[: request.computed // BLOCK_TOKENS])
         if request.is_allocating:
             self._step.end_allocation(request)
         if self.states is not None:
@@ -356,7 +383,10 @@ class KVCacheManager:
         for request in requests:
             check_table(self._pool, request)
         self._pool.check()
-        check_holders(self._pool, blocks_by_holder(requests, self._step.returns))
+        lent = {} if self.tier is None else self.tier.held
+        check_holders(self._pool, {**blocks_by_holder(requests, self._step.returns), **lent})
+        if self.tier is not None:
+            self.tier.check()
         self._step.check(requests)
         if self._windows is not None:
             self._windows.check(requests)

@@ -14,6 +14,8 @@ from functools import partial
 
 from engine.errors import DeviceLost, EngineError, RankLost
 from engine.memory.prefix_journal import PrefixJournal
+from engine.memory.tiers import DiskStore
+from engine.memory.tiers.orders import Report
 from engine.request import FinishReason, Request, TokenDelta
 from engine.runtime.adapter_loading import AdapterLoader, AdapterMemory
 from engine.runtime.adapter_loading import LoadProgress as AdapterLoadProgress
@@ -23,6 +25,8 @@ from engine.runtime.expected_queue import PredictedWait
 from engine.runtime.inbox import (
     Abort,
     AdapterProgress,
+    ForgetTenant,
+    KVCopied,
     Message,
     ModelRuntime,
     Pause,
@@ -32,6 +36,7 @@ from engine.runtime.inbox import (
     apply,
     with_posted,
 )
+from engine.runtime.kv_copier import BlockMemory, KVCopier
 from engine.runtime.reservation import Reservation
 from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.thread import EngineThread
@@ -63,6 +68,8 @@ class EngineHealth:
 
 _ADAPTER_POLL_SECONDS = 0.25
 """How often waits for adapters are checked for their limit where there is nothing else to do."""
+_COPY_POLL_SECONDS = 0.001
+"""How often steps are tried again while requests need blocks that are being copied."""
 
 
 class EngineCore:
@@ -86,6 +93,8 @@ class EngineCore:
         self._inbox: deque[Message] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        self._stalled = False
+        """Whether no model could be stepped because its blocks are being copied."""
         self._lost: DeviceLost | None = None
         self._thread = thread
         self._running: Future[None] | None = None
@@ -95,6 +104,19 @@ class EngineCore:
     def load_adapters(self, model: str, memory: AdapterMemory, reader: AdapterReader, cache_bytes: int) -> None:
         """Load the adapters of a model's requests into its memory. Called before the start, for a model with slots."""
         self._runtimes[model].adapters = AdapterLoader(model, memory, reader, cache_bytes, self._post_progress)
+
+    def keep_kv(self, model: str, memory: BlockMemory, store: DiskStore) -> None:
+        """Copy the blocks of a model between its memory and this file, which is closed with the engine. Called before
+        the start, for a model whose scheduler has a second pool."""
+        self._runtimes[model].kv_copier = KVCopier(model, memory, store, self._post_copied)
+
+    def forget_tenant(self, model: str, salt: bytes) -> None:
+        """Drop and erase what the second pool of a model has of the tenant with this salt, from the next step on.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        self._post(ForgetTenant(model, salt))
 
     def start(self) -> None:
         """Start the watchdog and the loop on the engine thread."""
@@ -121,6 +143,9 @@ class EngineCore:
                 runtime.adapters.close()
         if self._running is not None:
             self._over.wait()
+        for runtime in self._runtimes.values():
+            if runtime.kv_copier is not None:
+                runtime.kv_copier.close()
         self._watchdog.close()
         self._thread.close(wait=not self._watchdog.hung)
 
@@ -238,11 +263,17 @@ class EngineCore:
     def _post_progress(self, model: str, progress: AdapterLoadProgress) -> None:
         self._post(AdapterProgress(model, progress))
 
+    def _post_copied(self, model: str, report: Report) -> None:
+        self._post(KVCopied(model, report))
+
     def _run(self) -> None:
         try:
             while self._receive():
+                stalled = True
                 for runtime in self._runtimes.values():
                     self._step(runtime)
+                    stalled = stalled and runtime.step_loop.is_stalled
+                self._stalled = stalled
         except StepHung:
             return  # the watchdog has ended all requests
         except DeviceLost as error:
@@ -277,7 +308,7 @@ class EngineCore:
                     for request_id in message.request_ids:
                         self._runtimes[message.model].dispatcher.sinks.pop(request_id, None)
                     message.done()
-                case Pause() | Resume() | AdapterProgress() | RecordPrefixes():
+                case Pause() | Resume() | AdapterProgress() | RecordPrefixes() | KVCopied() | ForgetTenant():
                     pass  # the request ends with all others below
         for runtime in self._runtimes.values():
             runtime.wait_predictor.on_stop()
@@ -288,9 +319,10 @@ class EngineCore:
         """Handle the inbox, blocking on it while there is no other work. Returns False when closing."""
         with self._wake:
             while not (self._closing or self._inbox or self._lost or self._has_work()):
-                waits = any(runtime.scheduler.adapters.waiting for runtime in self._runtimes.values())
-                if not self._wake.wait(_ADAPTER_POLL_SECONDS if waits else None):
+                if not self._wake.wait(self._idle_seconds()):
                     break
+            if self._stalled and not (self._closing or self._inbox or self._lost):
+                self._wake.wait(_COPY_POLL_SECONDS)  # for a report of the copier
             if self._lost is not None:
                 raise self._lost
             messages = list(self._inbox)
@@ -309,6 +341,18 @@ class EngineCore:
                 message.done()
         return not self._closing
 
+    def _idle_seconds(self) -> float | None:
+        """How long to wait for a message where there is no work. None: for ever."""
+        runtimes = self._runtimes.values()
+        if any(runtime.scheduler.adapters.waiting for runtime in runtimes):
+            return _ADAPTER_POLL_SECONDS
+        due_ns = [
+            due
+            for runtime in runtimes
+            if runtime.scheduler.fetches is not None and (due := runtime.scheduler.fetches.next_due_ns) is not None
+        ]
+        return max(0.0, min(due_ns) - time.monotonic_ns()) / 1e9 if due_ns else None
+
     def _has_work(self) -> bool:
         return any(runtime.step_loop.has_work for runtime in self._runtimes.values())
 
@@ -324,8 +368,10 @@ class EngineCore:
 
     def _step(self, runtime: ModelRuntime) -> None:
         self._update_adapters(runtime)
+        runtime.update_kv()
         if runtime.step_loop.has_work:
             deltas = runtime.step_loop.step()
+            runtime.update_kv()
             self._record_step(runtime)
             self._dispatch()  # a no-op if `_before_launch` has done it
             runtime.dispatcher.hold(deltas)
@@ -344,6 +390,7 @@ class EngineCore:
         refreshed now rather than after the step."""
         self._dispatch()
         runtime = self._runtimes[model]
+        runtime.update_kv()
         if runtime.unplanned:
             runtime.unplanned = False
             runtime.wait_predictor.refresh(time.monotonic_ns())

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 
 from engine.errors import UnservableRequest
 from engine.memory.prefix_journal import PrefixJournal
+from engine.memory.tiers.orders import Report
 from engine.request import FinishReason, Request, TokenDelta
 from engine.runtime.adapter_loading import AdapterLoader, CopiedAdapter
 from engine.runtime.adapter_loading import LoadProgress as AdapterLoadProgress
 from engine.runtime.delta_dispatcher import DeltaDispatcher, Sink
+from engine.runtime.kv_copier import KVCopier
 from engine.runtime.step_loop import StepLoop
 from engine.runtime.wait_prediction import WaitPredictor
 from engine.scheduling.plan import Executor
@@ -19,8 +21,8 @@ from engine.scheduling.stats import SchedulerStats
 
 @dataclass(slots=True)
 class ModelRuntime:
-    """A model's scheduler, executor, step loop, delta dispatcher, wait predictor and loader of adapters. Used on the
-    engine thread alone.
+    """A model's scheduler, executor, step loop, delta dispatcher, wait predictor, loader of adapters and copier of KV
+    blocks. Used on the engine thread alone.
 
     `unplanned`: requests were added to the scheduler since the last step was planned.
     """
@@ -31,7 +33,13 @@ class ModelRuntime:
     dispatcher: DeltaDispatcher
     wait_predictor: WaitPredictor
     adapters: AdapterLoader | None = None
+    kv_copier: KVCopier | None = None
     unplanned: bool = False
+
+    def update_kv(self) -> None:
+        """Hand orders to the copier."""
+        if self.kv_copier is not None and self.scheduler.fetches is not None:
+            self.kv_copier.take(self.scheduler.fetches.update(time.monotonic_ns()))
 
     def end(self, deltas: list[TokenDelta]) -> None:
         """Deliver last deltas of requests that did not run."""
@@ -93,7 +101,23 @@ class RecordPrefixes:
     on_hashes: Callable[[list[bytes]], None]
 
 
-Message = Submit | Pause | Resume | Abort | AdapterProgress | RecordPrefixes
+@dataclass(frozen=True, slots=True)
+class KVCopied:
+    """The copier of the second pool reports."""
+
+    model: str
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetTenant:
+    """Drop and erase what is stored of the tenant with this salt."""
+
+    model: str
+    salt: bytes
+
+
+Message = Submit | Pause | Resume | Abort | AdapterProgress | RecordPrefixes | KVCopied | ForgetTenant
 
 
 def with_posted(runtime: ModelRuntime, stats: SchedulerStats, posted: Sequence[Submit], now_ns: int) -> SchedulerStats:
@@ -133,6 +157,12 @@ def apply(runtime: ModelRuntime, message: Message) -> None:
             _advance_load(runtime, message.progress)
         case RecordPrefixes():
             message.on_hashes(runtime.scheduler.record_prefixes(message.journal))
+        case KVCopied():
+            if runtime.scheduler.fetches is not None:
+                runtime.scheduler.fetches.report(message.report, now_ns)
+        case ForgetTenant():
+            if runtime.scheduler.fetches is not None:
+                runtime.scheduler.fetches.forget_tenant(message.salt)
 
 
 def _advance_load(runtime: ModelRuntime, progress: AdapterLoadProgress) -> None:

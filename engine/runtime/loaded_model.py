@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.memory.kv_memory import KVPool
+from engine.memory.tiers import DiskStore
 from engine.models.config import ModelConfig
 from engine.models.host_model import HostModel
 from engine.runtime.model_details import ModelDetails
@@ -67,6 +68,8 @@ class LoadedModel:
     pool: KVPool
     speculator: Speculator | None = None
     on_gpu: "Transformer | None" = None
+    kv_store: DiskStore | None = None
+    """The file for its KV blocks, if they are kept on disk."""
 
     @property
     def config(self) -> ModelConfig:

@@ -31,6 +31,7 @@ from engine.memory.kv_memory import (
 )
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.state_pool import StatePool
+from engine.memory.tiers import DiskStore, KVTier
 from engine.models.config import ModelConfig, UnsupportedCheckpoint
 from engine.models.expansion import weight_memory
 from engine.models.host_model import HostModel, state_bytes
@@ -39,10 +40,12 @@ from engine.models.loader import Progress, host_model, load_model
 from engine.models.native_model import NativeModel
 from engine.runtime.available_memory import available_bytes
 from engine.runtime.draft_loading import PreparedDraft, fitting_draft, prepare_draft
+from engine.runtime.kv_tier_loading import make_tier, open_store, reason_against
 from engine.runtime.loaded_model import LoadedModel, ServedModel
 from engine.runtime.model_details import model_details
 from engine.runtime.warm_up import warm_up
 from engine.sampling_defaults import NO_DEFAULTS, SamplingDefaults
+from engine.scheduling.cost import StepCostModel
 from engine.scheduling.plan import Executor
 from engine.scheduling.scheduler import Scheduler
 from engine.speculation.controller import DepthController
@@ -82,6 +85,7 @@ def load(
     Raises:
         UnsupportedCheckpoint: the checkpoint cannot be served, or `draft` cannot draft for it.
         InsufficientMemory: the KV memory holds fewer than two blocks, or less is available than configured.
+        DiskUnavailable: the folder for KV on disk cannot be used.
         DeviceUnavailable: kernels that the model needs fail their self-test on the GPU.
         RankLost: a rank has ended.
     """
@@ -117,17 +121,21 @@ def load(
     logger.info("%s has KV memory for %s", name, pool)
     if pool.states is not None:
         config = replace(config, scheduler=replace(config.scheduler, max_running=pool.states.max_running))
-    cache = _cache(BlockPool(pool.num_blocks), pool, groups, prefix_cache=config.prefix_cache)
+    drafts, stages = config.ngram or draft is not None, 1 if ranks is None else ranks.sizes.stages
+    blocks, cost_model = BlockPool(pool.num_blocks), StepCostModel()
+    runner = _runner(on_host, model, pool, config, min(window, pool.tokens), drafts=drafts, stages=stages)
+    store = _disk_store(name, path, runner, config, share, pool, drafted=draft is not None, ranks=ranks is not None)
+    tier = None if store is None else make_tier(store, blocks, config, cost_model)
+    cache = _cache(blocks, pool, groups, prefix_cache=config.prefix_cache, tier=tier)
     scheduler = Scheduler(
         config.scheduler,
         cache,
         window,
+        cost_model,
         longest_step_ns=config.longest_step_ns,
         adapter_slots=adapter_slots,
         adapter_wait_ns=int(1e9 * config.adapter_wait_seconds),
     )
-    drafts, stages = config.ngram or draft is not None, 1 if ranks is None else ranks.sizes.stages
-    runner = _runner(on_host, model, pool, config, scheduler.window_tokens, drafts=drafts, stages=stages)
     if adapter_slots and isinstance(runner, ModelRunner):
         runner.allocate_adapters(adapter_slots)
     proposers = _proposers(pool, config, prepared) if runner.takes_drafts else []
@@ -156,7 +164,41 @@ def load(
         scheduler.adapters.slots,
     )
     on_gpu = _on_gpu(model) if ops.on_gpu else None
-    return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator, on_gpu)
+    return LoadedModel(served, path, on_host, scheduler, runner, pool, speculator, on_gpu, store)
+
+
+def _disk_store(
+    name: str,
+    path: Path,
+    runner: Executor,
+    config: EngineConfig,
+    share: float,
+    pool: KVPool,
+    *,
+    drafted: bool,
+    ranks: bool,
+) -> DiskStore | None:
+    """The file for the model's KV blocks; None: none is configured, or such a model has none.
+
+    Raises:
+        DiskUnavailable: the file cannot be used.
+    """
+    if config.kv_disk_folder is None:
+        return None
+    recurrent = pool.states is not None
+    reason = reason_against(
+        config,
+        on_gpu=not isinstance(runner, ModelRunner),
+        ranks=ranks,
+        drafted=drafted,
+        recurrent=recurrent,
+        groups=pool.groups,
+    )
+    if reason is not None:
+        logger.warning("%s keeps no KV on disk: %s", name, reason)
+        return None
+    assert isinstance(runner, ModelRunner), "a reason is missing"
+    return open_store(name, path, runner.kv_block_bytes, runner.kv_format, config, share)
 
 
 def _adapter_slots(config: EngineConfig, *, on_gpu: bool) -> int:
@@ -255,10 +297,12 @@ def _host_pool(
     )
 
 
-def _cache(blocks: BlockPool, memory: KVPool, groups: KVGroups, *, prefix_cache: bool) -> KVCacheManager:
+def _cache(
+    blocks: BlockPool, memory: KVPool, groups: KVGroups, *, prefix_cache: bool, tier: KVTier | None = None
+) -> KVCacheManager:
     slots = memory.states
     states = None if slots is None else SequenceStates(StatePool(slots.num_slots, slots.max_running))
-    return KVCacheManager(blocks, prefix_cache=prefix_cache, states=states, windows=groups.windows[1:])
+    return KVCacheManager(blocks, prefix_cache=prefix_cache, states=states, windows=groups.windows[1:], tier=tier)
 
 
 def _on_gpu(model: "NativeModel | Transformer | None") -> "Transformer":

@@ -91,11 +91,18 @@ class StepLoop:
         self._in_flight: deque[_Launched] = deque()
         self._has_more = False
         """Whether there was work left when the last step had completed."""
+        self._launched_nothing = False
 
     @property
     def has_work(self) -> bool:
         """Whether a step is in flight, or can be planned."""
         return bool(self._in_flight) or self._scheduler.has_work
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the last call launched nothing, as requests need blocks that are being copied."""
+        fetches = self._scheduler.fetches
+        return self._launched_nothing and fetches is not None and fetches.is_copying and not self._in_flight
 
     def step(self) -> list[TokenDelta]:
         """Launch the next step, then wait for the oldest one in flight unless there is room for another. Returns its
@@ -110,6 +117,7 @@ class StepLoop:
         if self._in_flight and self._drafts_follow(self._in_flight[-1].plan):
             return self._complete()
         launched = self._launch()
+        self._launched_nothing = launched is None
         if launched is None:
             return self._complete() if self._in_flight else []
         if isinstance(launched.pending, _FailedLaunch):

@@ -46,6 +46,10 @@ class Submitter:
         self._salt_key = salt_key or secrets.token_bytes(32)
         self._numbers = itertools.count()
 
+    def salt_of(self, tenant: str) -> bytes:
+        """The salt of a tenant's prefix caches."""
+        return hmac.digest(self._salt_key, tenant.encode(), "sha256")
+
     def submissions(self, served: ServedModel, call: EngineCall) -> list[Submission]:
         """One for each prompt.
 
@@ -54,7 +58,7 @@ class Submitter:
         """
         if call.adapter is not None and not served.adapter_slots:
             raise UnservableRequest(f"{served.name} takes no adapters")
-        salt = hmac.digest(self._salt_key, call.tenant.encode(), "sha256")
+        salt = self.salt_of(call.tenant)
         return [self._submission(served, call, prompt, salt) for prompt in call.prompts]
 
     def _submission(self, served: ServedModel, call: EngineCall, prompt: PromptInput, salt: bytes) -> Submission:

@@ -30,10 +30,12 @@ blocked request that would have run alone and now does not."""
 
 
 class AdmissionRefusal(Enum):
-    """Why a waiting request is not admitted: no capacity even with preemptions, or no preemption budget left."""
+    """Why a waiting request is not admitted: no capacity even with preemptions, no preemption budget left, or blocks of
+    the second pool are being fetched for it."""
 
     CAPACITY = auto()
     BUDGET = auto()
+    FETCHING = auto()
 
 
 @dataclass(slots=True)
@@ -105,7 +107,7 @@ class Admission:
         running = self._requests.running.ranks
         if not any(map(len, running[rank + 1 :])):
             return AdmissionRefusal.CAPACITY
-        if missing_blocks and self._cache.returning_blocks:
+        if missing_blocks and (self._cache.returning_blocks or missing_blocks <= self._cache.lent_blocks):
             return AdmissionRefusal.CAPACITY  # no preemption for blocks that are about to be free
         max_victims = self.preemption_budget.left(request.tenant, step)
         gain = self._cache.preemption_gain(rank, [demand.hits, *blocked.hits])
@@ -128,6 +130,19 @@ class Admission:
         if missing_blocks and self._cache.returning_blocks:
             return AdmissionRefusal.CAPACITY  # a step returns a bounded number of blocks: it is admitted after the rest
         return victims
+
+    def fetch(self, request: Request, demand: BlockDemand, blocked: BudgetBlocked) -> bool:
+        """Let a request that could be admitted without preemption wait for blocks of the second pool, if that is faster
+        than computing them. Not where others wait for their tenants' preemption budgets: what is free is kept for
+        them."""
+        rank = request.rank
+        if blocked.slots or self._requests.available_slots(rank) < 1:
+            return False
+        fetch = self._cache.fetch(request, demand, self._blocks_to_leave(rank, blocked), self._requests.now_ns)
+        if fetch is None:
+            return False
+        self._requests.await_blocks(request, fetch.order.number)
+        return True
 
     def reserve(self, request: Request, demand: BlockDemand, blocked: BudgetBlocked) -> None:
         """Add a budget-blocked request to `blocked`, so that what it needs of the free capacity stays free."""

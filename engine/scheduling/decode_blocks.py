@@ -16,12 +16,13 @@ def allocate_decode_blocks(requests: RequestTable, cache: KVCacheManager, *, ahe
     flight samples; otherwise it is allocated when the token is known.
 
     Returns the number of classes, from the highest, that may admit requests in this step. None: ask again when the
-    oldest step in flight is complete.
+    oldest step in flight is complete, or the copier of the second pool has reported.
 
     The demand of all requests is known and met before the first row is planned, so no allocation is ever undone. Where
     it cannot be met, requests of the lowest class are preempted, and neither that class nor one below admits requests
     in the same step. Preemption waits for blocks that are being freed: those of requests that finish in a step in
-    flight (the result is None), and those on the release queue.
+    flight (the result is None), those on the release queue, and those that are lent to be copied (None, too). A request
+    that runs alone also waits for blocks that are being fetched.
     """
     open_ranks = len(requests.ranks)
     while True:
@@ -41,6 +42,9 @@ def allocate_decode_blocks(requests: RequestTable, cache: KVCacheManager, *, ahe
             cache.hurry_return()
             continue
         if any(map(ends_in_flight, requests.running)):
+            return None
+        alone = len(requests.running) == 1
+        if cache.lent_blocks or (alone and cache.fetching_blocks):
             return None
         victim = victim_for_decode(requests.running.ranks, lacking)
         open_ranks = min(open_ranks, victim.rank)

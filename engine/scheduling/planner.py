@@ -255,6 +255,8 @@ class Planner:
             refusal = AdmissionRefusal.CAPACITY if full else self._admit(sketch, request)
             if refusal is AdmissionRefusal.BUDGET and len(blocked.tenants) < MAX_BUDGET_BLOCKED:
                 continue
+            if refusal is AdmissionRefusal.FETCHING:
+                continue  # it is not in the queue any more
             if refusal is None and not request.is_allocating:  # else it gets its blocks in the next steps
                 self._plan_admitted(sketch, request)
             # Tokens freed by preemption go to the preempting request only: rows planned before it could not use them,
@@ -311,6 +313,8 @@ class Planner:
         if parent is not None and not (self._cache.forks and _can_fork(parent, request)):
             parent = None  # the choice begins with prefix hits
         demand = self._cache.demand(request, parent)
+        if parent is None and self._admission.fetch(request, demand, sketch.blocked):
+            return AdmissionRefusal.FETCHING
         victims = self._admission.make_room(request, demand, self.steps_total, sketch.blocked)
         if isinstance(victims, AdmissionRefusal):
             if victims is AdmissionRefusal.BUDGET:

@@ -17,12 +17,12 @@ from engine.scheduling.waiting_ages import WaitingAges
 
 
 class RequestTable:
-    """Each request waits in the queue of its class, waits for its adapter or for the prompt of the request that it
-    forks, runs, or is paused because its client does not read.
+    """Each request waits in the queue of its class, waits for its adapter, for blocks of the second pool or for the
+    prompt of the request that it forks, runs, or is paused because its client does not read.
 
-    `add`, `start`, `preempt`, `pause`, `resume`, `park`, `unpark`, `remove` and `release_forks` are the only changes of
-    state. They keep slots, blocks, leases of adapters, load sums and in-flight rows consistent. The queues are public
-    for reading only.
+    `add`, `start`, `preempt`, `pause`, `resume`, `park`, `unpark`, `await_blocks`, `end_fetch`, `remove` and
+    `release_forks` are the only changes of state. They keep slots, blocks, leases of adapters, load sums and in-flight
+    rows consistent. The queues are public for reading only.
     """
 
     def __init__(
@@ -41,6 +41,9 @@ class RequestTable:
         self._requests: dict[str, Request] = {}
         self._forks: dict[str, list[Request]] = {}
         """Requests that wait for their parent's prompt, by the parent's id."""
+        self._fetching: dict[int, dict[str, Request]] = {}
+        """Requests that wait for blocks of the second pool, by the number of the fetch and the request's id."""
+        self._fetch_of: dict[str, int] = {}
         self.ranks = range(len(classes))
         self.in_flight = InFlightSteps()
         self.running = RankedQueue(len(classes))
@@ -109,7 +112,8 @@ class RequestTable:
 
     def preempt(self, request: Request, *, cause: int, drop_reason: DropReason = DropReason.PREEMPTED) -> None:
         """Free a running request's slot and blocks for a request of rank `cause`. It keeps its place in the order."""
-        self._stop(request, cause, drop_reason)
+        self._stop(request, cause, drop_reason, preempted=True)
+        request.fetch_floor = 0
         request.preemptions += 1
         request.waiting_since_ns = self.now_ns
         request.phase = Phase.WAITING
@@ -130,6 +134,7 @@ class RequestTable:
             self._end_waiting(request)
             self._leave_queue(request)
         self.adapters.give_back(request)
+        request.fetch_floor = 0
         request.phase = Phase.PAUSED
         request.pauses += 1
         request.paused_since_ns = now_ns
@@ -156,6 +161,27 @@ class RequestTable:
         """Move the requests whose adapter is resident to their queues, in their old places."""
         for request in self.adapters.released():
             self._join_queue(request)
+
+    @property
+    def awaiting_blocks(self) -> int:
+        """Requests that wait for blocks of the second pool."""
+        return len(self._fetch_of)
+
+    def awaits_blocks(self, request: Request) -> bool:
+        """Whether the request waits for blocks of the second pool."""
+        return request.id in self._fetch_of
+
+    def await_blocks(self, request: Request, fetch: int) -> None:
+        """Let a request of a queue wait for this fetch, outside of the queues."""
+        self.waiting[request.rank].remove(request)
+        self._fetching.setdefault(fetch, {})[request.id] = request
+        self._fetch_of[request.id] = fetch
+
+    def end_fetch(self, fetch: int) -> None:
+        """Return the requests that wait for this fetch to their queues, in their old places."""
+        for request in self._fetching.pop(fetch, {}).values():
+            del self._fetch_of[request.id]
+            self.waiting[request.rank].add(request)
 
     def rewind(self, request: Request) -> None:
         """Undo a running request's oldest row in flight, which failed, and the later ones: they are planned again."""
@@ -209,15 +235,17 @@ class RequestTable:
         paused = [request for request in self if request.phase is Phase.PAUSED]
         assert len(paused) == self.paused, "those that are paused are miscounted"
         parked = list(self.adapters)
-        here = [*running, *waiting, *forks, *parked, *paused]
+        fetching = [request for waits in self._fetching.values() for request in waits.values()]
+        assert sorted(self._fetch_of) == sorted(request.id for request in fetching), "those that fetch are miscounted"
+        here = [*running, *waiting, *forks, *parked, *fetching, *paused]
         assert sorted(request.id for request in here) == sorted(self._requests), "a request is lost, or twice here"
         for request in running:
             assert request.phase is Phase.RUNNING
             assert request.computed < len(request.tokens), f"{request.id} has nothing to compute"
-        self.adapters.check([*running, *waiting, *forks])
-        for request in (*waiting, *forks, *parked):
+        self.adapters.check([*running, *waiting, *forks, *fetching])
+        for request in (*waiting, *forks, *parked, *fetching):
             assert request.phase is Phase.WAITING
-        for request in (*waiting, *forks, *parked, *paused):
+        for request in (*waiting, *forks, *parked, *fetching, *paused):
             assert not request.is_allocating, f"{request.id} waits while its blocks are being allocated"
             assert request.slot is None, f"{request.id} waits with a slot"
             assert request.computed == request.scheduled == 0, f"{request.id} waits with computed tokens"
@@ -273,9 +301,15 @@ class RequestTable:
         self.waiting_ages[rank].remove(request)
 
     def _leave_queue(self, request: Request) -> None:
-        """Remove a request from its class's queue, or from the forks that wait for the same prompt. One that waits for
-        its adapter is in neither."""
+        """Remove a request from its class's queue, from the forks that wait for the same prompt, or from those that
+        wait for blocks. One that waits for its adapter is in none of them."""
         if self.adapters.is_parked(request):
+            return
+        fetch = self._fetch_of.pop(request.id, None)
+        if fetch is not None:
+            del self._fetching[fetch][request.id]
+            if not self._fetching[fetch]:
+                del self._fetching[fetch]
             return
         parent = request.fork_of
         if parent is not None and request in self._forks.get(parent.id, ()):
@@ -283,7 +317,7 @@ class RequestTable:
         else:
             self.waiting[request.rank].remove(request)
 
-    def _stop(self, request: Request, cause: int, drop_reason: DropReason) -> None:
+    def _stop(self, request: Request, cause: int, drop_reason: DropReason, *, preempted: bool = False) -> None:
         """Free the slot and the blocks of a running request. Recomputation is charged to the rank `cause`.
 
         Its rows in flight are dropped, including a token that is being sampled. No client has seen that token.
@@ -296,7 +330,7 @@ class RequestTable:
         if request.computed >= request.high_water_tokens:
             request.high_water_tokens = request.computed
             request.preempted_by = cause
-        self._give_back_blocks(request)
+        self._give_back_blocks(request, preempted=preempted)
         if request.output_tokens == 0:
             request.prompt_logprobs.clear()  # they are recomputed
 
@@ -311,6 +345,8 @@ class RequestTable:
         self.slots.give_back(request.slot, request.rank)
         request.slot = None
 
-    def _give_back_blocks(self, request: Request, *, forget: bool = False) -> None:
+    def _give_back_blocks(self, request: Request, *, forget: bool = False, preempted: bool = False) -> None:
         request.reached_tokens = max(request.reached_tokens, request.scheduled)
+        if self._cache.tier is not None and not forget:
+            self._cache.tier.record_released(request, self.now_ns, preempted=preempted)
         self._cache.release(request, forget=forget)

@@ -9,12 +9,13 @@ from engine.memory.kv_cache import KVCacheManager
 from engine.memory.prefix_journal import PrefixJournal
 from engine.request import Phase, Request, TokenDelta
 from engine.scheduling.adapter_assignment import AdapterAssignment
+from engine.scheduling.block_fetches import BlockFetches
 from engine.scheduling.class_activity import ClassActivity
 from engine.scheduling.commit import Committer
 from engine.scheduling.cost import StepCostModel, StepWork
 from engine.scheduling.drafting import Draft
 from engine.scheduling.fair_queue import FairQueue
-from engine.scheduling.in_flight import DropReason
+from engine.scheduling.in_flight import DropReason, InFlightStep
 from engine.scheduling.ledger import Ledger
 from engine.scheduling.order import RankedQueue, order_key
 from engine.scheduling.plan import StepPlan, StepResult
@@ -76,6 +77,8 @@ class Scheduler:
         self._committer = Committer(self._requests, cache, self._ledger, self._windows, backoff)
         self.adapters = AdapterAssignment(self._requests, self._planner, self._committer, adapter_wait_ns)
         """The slots of adapters, and the requests that wait for one."""
+        self.fetches = None if cache.tier is None else BlockFetches(cache.tier, self._requests)
+        """The second pool's copies, and the requests that wait for one. None: there is no second pool."""
         self._step_limiter = StepTimeLimiter(
             classes, config.step_tokens, longest_step_ns, self.cost_model, self._activity
         )
@@ -141,8 +144,9 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether there are requests to compute, slots of adapters to assign, or blocks still returning to the pool."""
-        idle = self._requests.paused + self.adapters.waiting
+        """Whether there are requests to compute, slots of adapters to assign, or blocks still returning to the pool.
+        Requests that wait for an adapter or for blocks of the second pool are not work."""
+        idle = self._requests.paused + self.adapters.waiting + self._requests.awaiting_blocks
         return len(self._requests) > idle or self.adapters.changed or self._cache.returning_blocks > 0
 
     def record_prefixes(self, journal: PrefixJournal) -> list[bytes]:
@@ -262,6 +266,8 @@ class Scheduler:
         plan = self._planner.plan(budget, limits, draft)
         if plan is not None:
             self._requests.in_flight.launch(plan)
+            if self._cache.tier is not None:
+                self._cache.tier.record_launch()
         return plan
 
     def commit(self, plan: StepPlan, result: StepResult, *, elapsed_ns: int = 0) -> list[TokenDelta]:
@@ -270,16 +276,21 @@ class Scheduler:
         `elapsed_ns`: the step's time, from its launch or the end of the previous step, whichever is later. The cost
         model learns from it, and it is divided among the rows.
         """
-        return self._committer.commit(self._requests.in_flight.complete(plan), result, elapsed_ns)
+        return self._committer.commit(self._complete(plan), result, elapsed_ns)
 
     def fail(self, plan: StepPlan, error: str, *, elapsed_ns: int = 0) -> list[TokenDelta]:
         """End all requests of a step that failed with `error`. The KV that it wrote is not reused."""
-        return self._committer.fail(self._requests.in_flight.complete(plan), error, elapsed_ns)
+        return self._committer.fail(self._complete(plan), error, elapsed_ns)
 
     def give_back(self, plan: StepPlan, error: str, *, elapsed_ns: int = 0) -> list[TokenDelta]:
         """Undo a step for which the device had no memory; its tokens are planned again in smaller steps. Where no
         smaller step exists, its largest request ends with `error`."""
-        return self._committer.give_back(self._requests.in_flight.complete(plan), error, elapsed_ns)
+        return self._committer.give_back(self._complete(plan), error, elapsed_ns)
+
+    def _complete(self, plan: StepPlan) -> InFlightStep:
+        if self._cache.tier is not None:
+            self._cache.tier.record_completion()
+        return self._requests.in_flight.complete(plan)
 
     def charge_drafting(self, requests: Sequence[Request], elapsed_ns: int) -> None:
         """Divide the time of drafting among the requests that it was for."""
@@ -333,6 +344,7 @@ class Scheduler:
             classes=classes,
             states=None if self._cache.states is None else state_stats(self._cache.states),
             adapters=self.adapters.stats() if self.adapters.slots else None,
+            tier=None if self.fetches is None else self.fetches.stats(),
         )
 
     def check(self) -> None:

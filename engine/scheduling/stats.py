@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from engine.memory.kv_cache import KVCacheManager
 from engine.memory.sequence_states import SequenceStates
 from engine.memory.state_pool import StateUse
+from engine.memory.tiers.stats import TierStats
 from engine.request import ServiceClass
 from engine.scheduling.adapter_queue import AdapterStats
 from engine.scheduling.ledger import ClassAccount, Ledger
@@ -129,6 +130,8 @@ class SchedulerStats:
     """None for a model on a CPU."""
     adapters: AdapterStats | None = None
     """None for a model that takes none."""
+    tier: TierStats | None = None
+    """None for a model without a second pool of KV blocks."""
 
 
 def state_stats(states: SequenceStates) -> StateStats:

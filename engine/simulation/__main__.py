@@ -4,8 +4,9 @@
 it. `--seeds`, `--steps` and `--seconds` run a campaign from that seed on instead, until the first limit is reached;
 equal seeds give equal traces, on any number of `--jobs`. `--ahead` simulates asynchronous scheduling, `--stages 2` a
 pipeline of two stages, `--speculate` drafts, `--states` a model with recurrent layers, `--windows` one with layers of
-limited attention, `--adapters` one with few slots for many adapters, `--yields` a lowest class that yields, and
-`--blocks-a-step 2` requests that are long relative to the KV blocks that a step allocates.
+limited attention, `--adapters` one with few slots for many adapters, `--yields` a lowest class that yields, `--tier` a
+second pool of KV blocks, and `--blocks-a-step 2` requests that are long relative to the KV blocks that a step
+allocates.
 """
 
 import sys
@@ -55,6 +56,7 @@ def _arguments(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--windows", action="store_true", help="a model with layers of limited attention")
     parser.add_argument("--adapters", action="store_true", help="a model with few slots for many adapters")
     parser.add_argument("--yields", action="store_true", help="the lowest class yields")
+    parser.add_argument("--tier", action="store_true", help="a second pool of KV blocks, whose copier fails at times")
     parser.add_argument(
         "--blocks-a-step", type=int, default=BLOCKS_A_STEP, help="maximum blocks allocated and returned per step"
     )
@@ -77,6 +79,7 @@ def _options(arguments: Namespace) -> ModelOptions:
         windows=arguments.windows,
         adapters=arguments.adapters,
         yields=arguments.yields,
+        tier=arguments.tier,
     )
 
 

@@ -1,7 +1,7 @@
 """Checks a scheduler from outside: the invariants of each step, derived from the requests and not from its state."""
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.config import BLOCK_TOKENS, SchedulerConfig
@@ -18,7 +18,17 @@ from engine.simulation.in_flight_audit import InFlightAuditor, Standing
 
 
 class AuditedPool(BlockPool):
-    """A pool that checks each allocation: that it respects the reserves, and that it evicts the right blocks."""
+    """A pool that checks each allocation: that it respects the reserves, and that it evicts the right blocks.
+
+    `on_publish`: called with each block and hash that `match` finds from then on.
+    """
+
+    on_publish: Callable[[int, bytes], None] | None = None
+
+    def publish(self, block: int, block_hash: bytes) -> None:
+        super().publish(block, block_hash)
+        if self.on_publish is not None and self._hash_of[block] == block_hash:
+            self.on_publish(block, block_hash)
 
     def allocate(self, count: int, rank: int = 0, tenant: str = "", holder: int = 0) -> list[int]:
         blocks = super().allocate(count, rank, tenant, holder)
@@ -224,11 +234,14 @@ class Auditor:
 
     def _check_pause(self) -> None:
         """Reasons not to schedule while requests run: all end in flight; one does, and its blocks are needed; the
-        number of accepted drafts has to be known; requests are allocating, or were preempted for one that is; or, in a
-        pipeline, the next tokens of all are in flight, but for those that were preempted."""
+        number of accepted drafts has to be known; requests are allocating, or were preempted for one that is; in a
+        pipeline, the next tokens of all are in flight, but for those that were preempted; or blocks are lacking that
+        are being copied."""
         running = [seen for seen in self._running if not self._is_in_between(seen.request)]
         if not self._in_flight.await_drafts and not all(map(self._is_complete, running)):
             assert self._lacking, "running requests are kept waiting"
+            if self._scheduler.fetches is not None and self._scheduler.fetches.holds_blocks(alone=len(running) == 1):
+                return
             assert any(seen.ends for seen in self._running), (
                 "running requests are kept waiting for blocks that no request frees"
             )
@@ -285,7 +298,7 @@ class Auditor:
         tenant of its class that is first in VTC's order, has a victim of its own. Forks wait for their parent."""
         overtakers: dict[str, Request] = {}
         for request in self._waiting:
-            if request.phase is not Phase.WAITING or request.id in self._parked:
+            if request.phase is not Phase.WAITING or request.id in self._parked or self._awaits_blocks(request):
                 continue
             for other in admitted:
                 same = other.rank == request.rank and other.tenant == request.tenant
@@ -296,6 +309,9 @@ class Auditor:
         for other in sorted(overtakers.values(), key=order_key, reverse=True):
             lowest = ranks.pop() if ranks else -1
             assert lowest > other.rank, f"{other.id} overtakes without a victim of its own"
+
+    def _awaits_blocks(self, request: Request) -> bool:
+        return self._scheduler.fetches is not None and self._scheduler.fetches.awaits(request)
 
     def _turn(self, request: Request) -> TurnKey:
         """The request's key, if it were the first of its tenant."""

@@ -50,6 +50,7 @@ class CampaignReport:
     accepted_drafts: int
     rejected_drafts: int
     adapter_loads: int
+    fetched_blocks: int
     virtual_s: float
     faults: dict[str, int]
     patterns: dict[str, int]
@@ -64,7 +65,7 @@ class CampaignReport:
             f"{self.virtual_s:.0f} s of virtual time",
             f"{self.preemptions} preemptions, {self.cached_tokens} cached tokens, {self.failures} requests failed, "
             f"{self.wasted_rows} rows wasted, {self.accepted_drafts} drafts accepted, {self.rejected_drafts} rejected, "
-            f"{self.adapter_loads} adapters loaded",
+            f"{self.adapter_loads} adapters loaded, {self.fetched_blocks} blocks fetched",
             "faults: " + ", ".join(f"{number} {name}" for name, number in self.faults.items()),
             "steps by pattern: " + ", ".join(f"{number} {name}" for name, number in self.patterns.items()),
             f"{self.elapsed_s:.1f} s, {self.steps / max(self.elapsed_s, 1e-9):.0f} steps/s",
@@ -126,6 +127,7 @@ def run_campaign(
         accepted_drafts=sum(report.accepted_drafts for report in reports),
         rejected_drafts=sum(report.rejected_drafts for report in reports),
         adapter_loads=sum(report.adapter_loads for report in reports),
+        fetched_blocks=sum(report.fetched_blocks for report in reports),
         virtual_s=sum(report.virtual_ns for report in reports) / 1e9,
         faults=dict(sorted(faults.items())),
         patterns=dict(sorted(patterns.items())),

@@ -12,6 +12,8 @@ from engine.scheduling.plan import LaunchStats, RowResult, ScheduledRow, StepPla
 _MASK = 2**64 - 1
 _UNWRITTEN = -1
 _POISON = -2
+GARBAGE = -3
+"""An entry of a block that a copier is filling."""
 
 
 def prefix_digest(before: int, token: int) -> int:
@@ -159,6 +161,14 @@ class FakeExecutor:
     def fail_next(self) -> None:
         """The next step writes garbage and raises."""
         self._fails = True
+
+    def read_block(self, block: int) -> tuple[int, ...]:
+        """The entries of a block now."""
+        return tuple(self._memory[block])
+
+    def write_block(self, block: int, entries: Sequence[int]) -> None:
+        """Overwrite a block."""
+        self._memory[block] = list(entries)
 
     def put_adapter(self, slot: int, digest: str | None) -> None:
         """Fill a slot for adapters. None: it holds garbage."""

@@ -25,7 +25,7 @@ class ModelOptions(TypedDict, total=False):
     with drafts. `blocks_a_step`: the blocks that a step allocates and returns. `states`: of a model with recurrent
     layers, with few slots or many. `windows`: of a model with layers of limited attention, whose KV is in groups.
     `adapters`: of a model with few slots for adapters, which many requests want. `yields`: the lowest of several
-    classes yields.
+    classes yields. `tier`: with a second pool of KV blocks.
     """
 
     ahead: int
@@ -36,6 +36,7 @@ class ModelOptions(TypedDict, total=False):
     windows: bool
     adapters: bool
     yields: bool
+    tier: bool
 
 
 def traffic_from_seed(seed: int, **options: Unpack[ModelOptions]) -> Traffic:
@@ -63,7 +64,9 @@ def traffic_from_seed(seed: int, **options: Unpack[ModelOptions]) -> Traffic:
         traffic = _with_windows(traffic, Random(f"windows of {seed}"))
     if options.get("yields"):
         traffic = _with_yielding(traffic)
-    return _with_adapters(traffic, Random(f"adapters of {seed}")) if options.get("adapters") else traffic
+    if options.get("adapters"):
+        traffic = _with_adapters(traffic, Random(f"adapters of {seed}"))
+    return _with_tier(traffic, Random(f"tier of {seed}")) if options.get("tier") else traffic
 
 
 def _with_yielding(traffic: Traffic) -> Traffic:
@@ -96,6 +99,24 @@ def _with_adapters(traffic: Traffic, rng: Random) -> Traffic:
     arrivals = tuple(replace(arrival, adapter=chosen[arrival.id]) for arrival in traffic.arrivals)
     wait_ns = rng.choice((ADAPTER_WAIT_NS, ADAPTER_WAIT_NS, 20 * TICK_NS))
     return replace(traffic, arrivals=arrivals, adapter_slots=rng.choice((1, 1, 2, 3, 8)), adapter_wait_ns=wait_ns)
+
+
+def _with_tier(traffic: Traffic, rng: Random) -> Traffic:
+    """The same traffic with a second pool, smaller or larger than the first. Prompts often come again after a while: as
+    the next turn of a conversation, with an earlier prompt before it. Mostly all tenants have a salt."""
+    arrivals = list(traffic.arrivals)
+    if rng.random() < 0.8:
+        arrivals = [replace(arrival, tenant=arrival.tenant or "tenant-c") for arrival in arrivals]
+    parents = {arrival.fork_of for arrival in arrivals}
+    for index, arrival in enumerate(arrivals):
+        if not index or arrival.fork_of is not None or arrival.id in parents or rng.random() < 0.3:
+            continue
+        earlier = arrivals[rng.randrange(index)]
+        tokens = (*earlier.tokens, *(rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((0, 1, 8, 20)))))
+        if len(tokens) < traffic.window_tokens_of(arrival.service_class):
+            arrivals[index] = replace(arrival, tokens=tokens, tenant=earlier.tenant, adapter=earlier.adapter)
+    slots, idle_ns = rng.choice((1, 3, 10, 40, 200)), rng.choice((0, 5, 100)) * TICK_NS
+    return replace(traffic, arrivals=tuple(arrivals), prefix_cache=True, tier_slots=slots, tier_idle_ns=idle_ns)
 
 
 def _mixture(seed: int, rng: Random) -> Traffic:

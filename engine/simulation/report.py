@@ -42,6 +42,7 @@ class SimulationReport:
     accepted_drafts: int
     rejected_drafts: int
     adapter_loads: int
+    fetched_blocks: int
     virtual_ns: int
     faults: Mapping[str, int]
     trace_hash: str

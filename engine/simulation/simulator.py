@@ -9,14 +9,17 @@ from typing import Unpack
 from engine.errors import OutOfDeviceMemory, UnservableRequest
 from engine.memory import KVCacheManager, SequenceStates, StatePool
 from engine.memory.state_pool import StateUse
+from engine.memory.tiers import KVTier, TierConfig
 from engine.request import Phase, Request
 from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, StepResult
-from engine.scheduling.cost import StepWork, row_work, total
+from engine.scheduling.block_fetches import computing_time
+from engine.scheduling.cost import StepCostModel, StepWork, row_work, total
 from engine.simulation.auditor import AuditedPool, Auditor
 from engine.simulation.device import Device, Stages, StepTime
 from engine.simulation.draft_audit import DraftAuditor
 from engine.simulation.driver import Transcript, request_of
 from engine.simulation.fake_adapters import FakeAdapterLoader
+from engine.simulation.fake_copier import BLOCK_BYTES, FakeCopier
 from engine.simulation.fake_executor import DeviceFailure, FakeExecutor
 from engine.simulation.fake_proposer import FakeProposer, running_only
 from engine.simulation.fault_injector import TO_A_REQUEST, FaultInjector
@@ -87,17 +90,24 @@ class _Simulation:
         if traffic.states:
             states = StatePool(traffic.states, traffic.config.max_running)
             self._states = SequenceStates(states, traffic.state_interval_blocks)
+        cost_model, tier = StepCostModel(), None
+        if traffic.tier_slots:
+            owner_slots = max(1, int(traffic.config.tenant_cache_fraction * traffic.tier_slots))
+            tier_config = TierConfig(traffic.tier_slots, BLOCK_BYTES, owner_slots, traffic.tier_idle_ns)
+            tier = KVTier(self._pool, tier_config, computing_time(cost_model))
         cache = KVCacheManager(
             self._pool,
             prefix_cache=traffic.prefix_cache,
             blocks_a_step=traffic.blocks_a_step,
             states=self._states,
             windows=traffic.windows,
+            tier=tier,
         )
         self._scheduler = Scheduler(
             traffic.config,
             cache,
             traffic.max_model_len,
+            cost_model,
             longest_step_ns=traffic.longest_step_ns,
             adapter_slots=traffic.adapter_slots,
             adapter_wait_ns=traffic.adapter_wait_ns,
@@ -114,6 +124,10 @@ class _Simulation:
             is_poisoned=self._is_poisoned,
         )
         self._adapter_loader = FakeAdapterLoader(traffic.seed, self._scheduler, self._executor)
+        self._copier: FakeCopier | None = None
+        if traffic.tier_slots:
+            self._copier = FakeCopier(traffic.seed, self._scheduler, self._pool, self._executor)
+            self._pool.on_publish = self._copier.note_published
         self._launched: deque[_Launched] = deque()
         self._device = Device(traffic.seed, traffic.device_speed, traffic.token_factor)
         self._stages = Stages(traffic.stages)
@@ -157,6 +171,7 @@ class _Simulation:
             while self._launched and self._proposer is not None and self._proposer.waits_for_result():
                 self._complete(self._launched.popleft())
             self._update_adapters()
+            self._update_copier()
             self._alive = [request for request in self._alive if request.phase is not Phase.FINISHED]
             plan = self._schedule()
             if plan is not None:
@@ -167,7 +182,9 @@ class _Simulation:
             elif self._launched:
                 self._complete(self._launched.popleft())
             elif not self._is_busy():
-                self._sleep()
+                reported = self._update_copier()  # the plan may have begun a fetch
+                if not reported:
+                    self._sleep()
         self._check_state()
         self._check_end()
         stats = self._scheduler.stats()
@@ -183,6 +200,7 @@ class _Simulation:
             accepted_drafts=0 if self._draft_auditor is None else self._draft_auditor.accepted,
             rejected_drafts=0 if self._draft_auditor is None else self._draft_auditor.rejected,
             adapter_loads=self._adapter_loader.loaded,
+            fetched_blocks=0 if self._copier is None else self._copier.fetched_blocks,
             virtual_ns=self._now_ns,
             faults=dict(sorted(self._injector.counts.items())),
             trace_hash=self._trace.hexdigest(),
@@ -191,7 +209,8 @@ class _Simulation:
     @property
     def _has_work(self) -> bool:
         events = self._arrivals or self._faults or self._launched or self._injector.pauses_end_ns
-        return bool(events or self._adapter_loader.ends_ns) or self._scheduler.has_work
+        copies = self._copier is not None and self._copier.ends_ns
+        return bool(events or self._adapter_loader.ends_ns or copies) or self._scheduler.has_work
 
     def _is_busy(self) -> bool:
         """Whether the next plan may have rows, though nothing is in flight."""
@@ -200,10 +219,12 @@ class _Simulation:
 
     def _sleep(self) -> None:
         """Advance the time to the next event."""
-        assert not self._scheduler.has_work, "requests are left and nothing is scheduled"
+        copying = self._copier is not None and self._copier.is_copying  # requests may wait for blocks that it has
+        assert copying or not self._scheduler.has_work, "requests are left and nothing is scheduled"
         self._faults_in_flight.clear()
         nexts = [events[0].at_ns for events in (self._arrivals, self._faults) if events]
         nexts += [*self._injector.pauses_end_ns, *self._adapter_loader.ends_ns]
+        nexts += [] if self._copier is None else self._copier.ends_ns
         self._now_ns = max(self._now_ns, min(nexts, default=0))
 
     def _update_adapters(self) -> None:
@@ -213,6 +234,15 @@ class _Simulation:
             self._record(repr(delta))
         if self._check_every == 1:
             self._scheduler.check()
+
+    def _update_copier(self) -> bool:
+        """End and begin copies between the pools. Returns whether the copier has reported."""
+        if self._copier is None:
+            return False
+        reported = self._copier.update(self._now_ns)
+        if self._check_every == 1:
+            self._scheduler.check()
+        return reported
 
     def _schedule(self) -> StepPlan | None:
         budget = self._budget()
@@ -398,6 +428,8 @@ class _Simulation:
         if self._draft_auditor is not None:
             self._draft_auditor.check_usage(self._requests)
         assert not self._scheduler.adapters.waiting, "requests wait for their adapters"
+        if self._copier is not None:
+            self._copier.check_end()
         assert stats.running == stats.waiting == stats.paused == 0, "requests are lost"
         self._time_auditor.check_pauses(self._requests.values(), stats.paused_ns_total)
         for arrival in self._traffic.arrivals:

@@ -87,8 +87,9 @@ class Traffic:
     behave like long ones, which are allocated and returned in parts. `states`: state slots of a model with recurrent
     layers, 0 for one without; `state_interval_blocks`: blocks between the states that are saved. `windows`: of a model
     whose KV is in groups, the windows of those after the first. `adapter_slots`: of a model that takes adapters;
-    `adapter_wait_ns`: maximum wait for one. `yields`: the lowest class yields. `reduced_to`: the indices of the
-    arrivals and faults that `only` kept.
+    `adapter_wait_ns`: maximum wait for one. `yields`: the lowest class yields. `tier_slots`: blocks of a second pool, 0
+    for none; `tier_idle_ns`: time after which blocks are written to it. `reduced_to`: the indices of the arrivals and
+    faults that `only` kept.
     """
 
     seed: int
@@ -109,6 +110,8 @@ class Traffic:
     windows: tuple[int | None, ...] = ()
     adapter_slots: int = 0
     adapter_wait_ns: int = ADAPTER_WAIT_NS
+    tier_slots: int = 0
+    tier_idle_ns: int = 0
     token_factor: float = 1.0
     longest_step_ns: int = LONGEST_STEP_NS
     yields: bool = False
@@ -121,6 +124,7 @@ class Traffic:
         command += f" --stages {self.stages}" if self.stages > 1 else " --ahead" * bool(self.ahead)
         command += " --speculate" * self.speculate + " --states" * bool(self.states) + " --yields" * self.yields
         command += " --windows" * bool(self.windows) + " --adapters" * bool(self.adapter_slots)
+        command += " --tier" * bool(self.tier_slots)
         if self.blocks_a_step != BLOCKS_A_STEP:
             command += f" --blocks-a-step {self.blocks_a_step}"
         if self.reduced_to is None:

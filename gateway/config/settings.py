@@ -41,6 +41,7 @@ from gateway.billing.terms import parse_tax_rate
 from gateway.common.party import Party
 from gateway.config.adapters import StatedAdapters
 from gateway.config.files import StatedBatches, StatedFiles
+from gateway.config.kv_disk import StatedKVDisk
 from gateway.config.listen_address import ListenAddress, StatedServerTLS
 from gateway.config.named_models import located, require_model_name, served_so_far
 from gateway.config.origins import Origin
@@ -222,6 +223,8 @@ class Settings(BaseSettings):
     """Weight quantization of matrices that the checkpoint does not quantize; fp8 on a GPU only."""
     kv_cache_bytes: ByteSize | None = Field(default=None, ge=1024**2)
     """KV memory of each model, such as `4GiB`. None: a share of the free memory."""
+    kv_disk: StatedKVDisk = StatedKVDisk()
+    """KV blocks on disk: off unless it has a `folder`. Needs the extra 'kvdisk'."""
     max_model_len: int | None = Field(default=None, ge=2)
     max_running: int | None = Field(default=None, ge=1, le=4096)
     """Sequences that run at a time. None: 64 on a CPU, 256 on a GPU with 40 GiB or more, 128 on another."""

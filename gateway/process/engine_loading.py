@@ -11,6 +11,7 @@ from engine.config import EngineConfig, SchedulerConfig, StatedSizes
 from engine.engine import Engine
 from engine.errors import EngineUnavailable, RankLost
 from engine.memory.kv_memory import InsufficientMemory
+from engine.memory.tiers import DiskUnavailable
 from engine.models.config import UnsupportedCheckpoint
 from engine.runtime.model_loading import LoadProgress
 from engine.sampling_defaults import SamplingDefaults
@@ -168,7 +169,7 @@ def connect_engine(settings: Settings, report: Report, listen: Path | None, salt
         OperatorError: as `load_engine`.
     """
     models, config = _stated(settings, report, None)
-    config = replace(config, salt_key=salt_key)
+    config = replace(config, salt_key=config.salt_key or salt_key)
     if not models:
         return None
     if listen is None:
@@ -187,6 +188,7 @@ def _refusing(load: Callable[[], E]) -> E:
     except (
         UnsupportedCheckpoint,
         InsufficientMemory,
+        DiskUnavailable,
         DeviceUnavailable,
         EngineUnavailable,
         RankLost,
@@ -220,6 +222,10 @@ def _stated(settings: Settings, report: Report, gpu_bytes: int | None) -> tuple[
         },
         generation_config=settings.generation_config,
         kv_cache_bytes=settings.kv_cache_bytes,
+        kv_disk_folder=settings.kv_disk.folder,
+        kv_disk_bytes=settings.kv_disk.bytes,
+        kv_disk_idle_seconds=settings.kv_disk.idle_s,
+        salt_key=None if settings.kv_disk.folder is None else shared_salt_key(settings),
         max_model_len=settings.max_model_len,
         threads=settings.threads,
         weight_cache=settings.models_dir / "expanded",

@@ -5,12 +5,13 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.telemetry.model_stats import AdapterStats, LaunchStats, ModelStats, SpeculationStats, StateStats
+from gateway.telemetry.model_stats import AdapterStats, LaunchStats, ModelStats, SpeculationStats, StateStats, TierStats
 
 MODEL_LABEL = "gen_ai_request_model"
 CLASS_LABEL = "turnpike_class"
 _PROPOSER = "turnpike_proposer"
 _EXPERT = "turnpike_expert"
+_TIER = "turnpike_tier"
 _LAUNCH = "turnpike_launch"
 
 _ENGINE_GAUGES = (
@@ -96,6 +97,28 @@ _ADAPTER_COUNTERS = (
     ("load_seconds_total", "turnpike_adapter_load_seconds", "Time spent on loading adapters"),
 )
 
+_TIER_GAUGES = (
+    ("capacity_bytes", "turnpike_kv_tier_capacity_bytes", "Bytes of KV blocks that a tier below memory holds"),
+    ("used_bytes", "turnpike_kv_tier_used_bytes", "Bytes of KV blocks stored in a tier"),
+    ("waiting", "turnpike_kv_tier_sequences_waiting", "Sequences that wait for blocks from a tier"),
+)
+_TIER_COUNTERS = (
+    ("written_bytes_total", "turnpike_kv_tier_written_bytes", "Bytes of KV blocks written to a tier"),
+    ("read_bytes_total", "turnpike_kv_tier_read_bytes", "Bytes of KV blocks fetched from a tier"),
+    ("hit_blocks_total", "turnpike_kv_tier_hit_blocks", "KV blocks fetched from a tier"),
+    ("failed_blocks_total", "turnpike_kv_tier_failed_reads", "Fetches that ended at a block that could not be read"),
+    ("failed_writes_total", "turnpike_kv_tier_failed_writes", "KV blocks that could not be written to a tier"),
+    ("evictions_total", "turnpike_kv_tier_evictions", "KV blocks of a tier that were overwritten by others"),
+)
+_TIER_SECONDS = (
+    (
+        "saved_ns_total",
+        "turnpike_kv_tier_saved_seconds",
+        "Predicted time of computing less the wait, of faster fetches",
+    ),
+    ("lost_ns_total", "turnpike_kv_tier_lost_seconds", "Wait less the predicted time of computing, of slower fetches"),
+)
+
 _DRAFT_GAUGES = (
     ("depth", "turnpike_speculation_depth", "Maximum draft depth per request, mean of the latest steps"),
     ("acceptance", "turnpike_speculation_acceptance", "Acceptance rate of the latest drafts"),
@@ -148,6 +171,13 @@ def _families(stats: Mapping[str, ModelStats]) -> Iterator[Metric]:
         yield _fill(GaugeMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, adapters, 1)
     for field, name, meaning in _ADAPTER_COUNTERS:
         yield _fill(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL]), field, adapters, 1)
+    tiers = {model: counts.tier for model, counts in stats.items() if counts.tier is not None}
+    for field, name, meaning in _TIER_GAUGES:
+        yield _by_tier(GaugeMetricFamily(name, meaning, labels=[MODEL_LABEL, _TIER]), field, tiers, 1)
+    for field, name, meaning in _TIER_COUNTERS:
+        yield _by_tier(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL, _TIER]), field, tiers, 1)
+    for field, name, meaning in _TIER_SECONDS:
+        yield _by_tier(CounterMetricFamily(name, meaning, labels=[MODEL_LABEL, _TIER]), field, tiers, 1e-9)
     speculation = {model: counts.speculation for model, counts in stats.items() if counts.speculation is not None}
     yield from _speculation_families(speculation)
 
@@ -200,6 +230,14 @@ def _speculation_families(stats: Mapping[str, SpeculationStats]) -> Iterator[Met
         yield _by_draft(GaugeMetricFamily(name, meaning, labels=labels), field, stats)
     for field, name, meaning in _DRAFT_COUNTERS:
         yield _by_draft(CounterMetricFamily(name, meaning, labels=labels), field, stats)
+
+
+def _by_tier(
+    family: GaugeMetricFamily | CounterMetricFamily, field: str, stats: Mapping[str, TierStats], unit: float
+) -> Metric:
+    for model, counts in stats.items():
+        family.add_metric([model, counts.name], getattr(counts, field) * unit)
+    return family
 
 
 def _fill(

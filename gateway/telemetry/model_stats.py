@@ -199,6 +199,58 @@ class AdapterStats(Protocol):
         """Time spent on loads."""
 
 
+class TierStats(Protocol):
+    """Counts of a model's second pool of KV blocks: those in `_total` since the start, the others current."""
+
+    @property
+    def name(self) -> str:
+        """The tier."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Bytes that it holds."""
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of stored blocks."""
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for blocks from it."""
+
+    @property
+    def written_bytes_total(self) -> int:
+        """Bytes written."""
+
+    @property
+    def read_bytes_total(self) -> int:
+        """Bytes read."""
+
+    @property
+    def hit_blocks_total(self) -> int:
+        """Blocks fetched."""
+
+    @property
+    def failed_blocks_total(self) -> int:
+        """Blocks that could not be read."""
+
+    @property
+    def failed_writes_total(self) -> int:
+        """Blocks that could not be written."""
+
+    @property
+    def evictions_total(self) -> int:
+        """Blocks overwritten by others."""
+
+    @property
+    def saved_ns_total(self) -> int:
+        """Predicted time of computing, less the wait, of fetches that were faster."""
+
+    @property
+    def lost_ns_total(self) -> int:
+        """The wait, less the predicted time of computing, of fetches that were slower."""
+
+
 class ModelStats(Protocol):
     """The scheduler's counts for one model: those in `_total` since it was loaded, the others current."""
 
@@ -273,3 +325,7 @@ class ModelStats(Protocol):
     @property
     def adapters(self) -> AdapterStats | None:
         """Counts of the slots of adapters; None: the model takes none."""
+
+    @property
+    def tier(self) -> TierStats | None:
+        """Counts of the second pool of KV blocks; None: the model has none."""

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
+from engine.memory.tiers import TierStats
 from engine.scheduling.adapter_queue import AdapterStats
 from engine.scheduling.plan import LaunchStats
 from engine.scheduling.stats import ClassStats, DraftStats, SchedulerStats, SpeculationStats, StateStats
@@ -16,6 +17,7 @@ def stats() -> dict[str, ModelStats]:
     own |= {"launches": LaunchStats(replayed_total=90, decode_total=8, prefill_total=2)}
     own |= {"states": StateStats(slots=9, used=3, kept=4, hits_total=11, evictions_total=6)}
     own |= {"adapters": AdapterStats(20, 12, 3, 70, 58, 1, 1.5)}
+    own |= {"tier": TierStats("disk", 900, 800, 1, 700, 600, 50, 2, 4, 30, 10**9, 2 * 10**9)}
     return {"tiny": SchedulerStats(**counts | own)}
 
 
@@ -28,5 +30,5 @@ def model_stats(*classes: ClassStats, drafts: tuple[DraftStats, ...] = (), **sta
     """Counts of a scheduler of 100 blocks, 0 unless stated."""
     speculation = SpeculationStats(saved_ns=0, drafting_ns={}, drafts=drafts) if drafts else None
     own = {"classes": classes, "speculation": speculation, "num_blocks": 100, "free_blocks": 100, "expert_tokens": ()}
-    own |= {"states": None, "launches": None, "adapters": None}
+    own |= {"states": None, "launches": None, "adapters": None, "tier": None}
     return SchedulerStats(**{each.name: 0 for each in fields(SchedulerStats)} | own | stated)
