@@ -163,11 +163,14 @@ class Fleet:
             for gateway in self.gateways:
                 gateway.connect(worker)
 
-    def play(self, sessions: Sequence[Session]) -> list[Served]:
-        """Serve all turns of all sessions. Each arrives at a gateway that is drawn at random."""
+    def play(self, sessions: Sequence[Session], until: Callable[[], bool] = lambda: False) -> list[Served]:
+        """Serve all turns of all sessions, or as many as there are before `until` is true. Each arrives at a gateway
+        that is drawn at random."""
         for session in sessions:
             self._ask(session, 0, session.system, session.at_ns)
-        self.events.run()
+        self.events.run(until)
+        if until():
+            return self.served
         for gateway in self.gateways:
             assert not gateway.in_progress, "requests have no end"
             gateway.set.check()
