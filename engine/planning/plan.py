@@ -1,21 +1,23 @@
 """A whole plan: the number of replicas, the day that they serve, its cost, and the load that they do not bear."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from engine.planning.deployment import Deployment
 from engine.planning.hours import PlayedHour, played_hours, window_of
 from engine.planning.outcome import Outcome
 from engine.planning.runs import Run, Runs
-from engine.planning.search import Knee, LoadStep, find_knee, first_guess, replica_rate, smallest_fleet
+from engine.planning.search import Knee, LoadStep, find_knee, first_guess, mean_answer_s, smallest_fleet
 from engine.planning.step_features import Excess
 from engine.planning.targets import Target, breaches
 from engine.planning.traffic import Traffic, Window
 
-LOADS = (0.5, 0.75, 1.25, 1.5, 2.0)
+LOADS = (0.5, 1.25, 1.5, 2.0)
 """Factors on the busiest hour, in addition to 1."""
 WINDOW_REQUESTS = 600
+MAX_PLAYED_REPLICAS = 8
+"""The busiest hour is played on all replicas, other hours and loads on a slice of at most this number."""
 
 
 class OutsideFit(ValueError):
@@ -70,8 +72,8 @@ class HourOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayTotals:
-    """Sums over all hours of the traffic. `busy_s`, `least_s`: replica seconds of computing, and the theoretical least of
-    the same steps."""
+    """Sums over all hours of the traffic. `busy_s`, `least_s`: replica seconds of computing, and the theoretical least
+    of the same steps."""
 
     hours: float
     requests: float
@@ -84,8 +86,9 @@ class DayTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Dollars. `million_answer`: of the fleet per million answer tokens. `least_million_answer`: if the steps took their
-    theoretical least, and replicas that do not compute cost nothing. `revenue`, `margin`: at the prices; None without."""
+    """Dollars. `day`: of the fleet in all hours. `million_answer`, `million_tokens`: the same per million tokens of
+    answers, and of prompts and answers. `least_million_answer`: if the steps took their theoretical least, and replicas that do
+    not compute cost nothing. `revenue`, `margin`: at the prices; None without."""
 
     day: float
     million_answer: float
@@ -128,8 +131,7 @@ def make_plan(question: Question, runs: Runs) -> Plan:
     played = played_hours(traffic.loads)
     if not played:
         raise ValueError("the traffic has no requests")
-    windows = {each.hour: _window(question, each.hour) for each in played}
-    busiest = windows[played[0].hour]
+    busiest = _window(question, played[0].hour)
 
     def evaluate(numbers: Sequence[int]) -> list[Outcome]:
         deployments = [question.deployment.of(number) for number in numbers]
@@ -140,53 +142,60 @@ def make_plan(question: Question, runs: Runs) -> Plan:
     if replicas is None:
         guess = first_guess(question.deployment, traffic.mean_lengths(busiest.hour), traffic.rates[busiest.hour])
         replicas, first = smallest_fleet(evaluate, question.targets, guess)
-    deployment = question.deployment.of(replicas)
-    left = played if first is None else played[1:]
-    wanted = [Run(deployment, traffic, windows[each.hour], question.seed) for each in left]
+    wanted = [Run(question.deployment.of(replicas), traffic, busiest, question.seed)]
+    wanted += [_slice(question, traffic, each.hour, replicas) for each in played[1:]]
     factors = [factor for factor in question.loads if factor != 1.0]
-    for factor in factors:
-        more = replace(question, traffic=traffic.scaled({"all": factor}))
-        wanted.append(Run(deployment, more.traffic, _window(more, busiest.hour), question.seed))
-    outcomes = runs.play(wanted)
-    of_hours = [*([] if first is None else [first]), *outcomes[: len(left)]]
-    if outside := of_hours[0].outside:
+    wanted += [_slice(question, traffic.scaled({"all": factor}), busiest.hour, replicas) for factor in factors]
+    outcomes = runs.play(wanted) if first is None else [first, *runs.play(wanted[1:])]
+    if outside := outcomes[0].outside:
         raise OutsideFit(outside)
-    hours = tuple(HourOutcome(each, windows[each.hour], one) for each, one in zip(played, of_hours, strict=True))
-    scaled = [(1.0, of_hours[0]), *zip(factors, outcomes[len(left) :], strict=True)]
-    loads = tuple(
-        LoadStep(factor, outcome, tuple(breaches(outcome, question.targets)))
-        for factor, outcome in sorted(scaled, key=lambda each: each[0])
+    hours = tuple(
+        HourOutcome(each, run.window, outcome)
+        for each, run, outcome in zip(played, wanted, outcomes[: len(played)], strict=False)
     )
-    day = _day(traffic, hours)
+    of_loads = {1.0: outcomes[0]} | dict(zip(factors, outcomes[len(played) :], strict=True))
+    loads = tuple(
+        LoadStep(factor, of_loads[factor], tuple(breaches(of_loads[factor], question.targets)))
+        for factor in sorted(of_loads)
+    )
+    day = _day(traffic, hours, replicas)
     return Plan(
         question=question,
         replicas=replicas,
         hours=hours,
         loads=loads,
-        knee=find_knee(loads, deployment.max_running) if factors else None,
+        knee=find_knee(loads, question.deployment.max_running) if factors else None,
         day=day,
         costs=_costs(question, replicas, day),
     )
 
 
-def _window(question: Question, hour: int) -> Window:
-    traffic = question.traffic
-    lengths = traffic.mean_lengths(hour)
-    rate, running = replica_rate(question.deployment, lengths)
-    answer_s = running / rate
+def _window(question: Question, hour: int, traffic: Traffic | None = None) -> Window:
+    traffic = traffic or question.traffic
+    answer_s = mean_answer_s(question.deployment, traffic.mean_lengths(hour))
     return window_of(hour, traffic.rates[hour], question.window_requests, answer_s)
 
 
-def _day(traffic: Traffic, hours: Sequence[HourOutcome]) -> DayTotals:
+def _slice(question: Question, traffic: Traffic, hour: int, replicas: int) -> Run:
+    """The run of an hour on at most `MAX_PLAYED_REPLICAS`, with their share of the requests: with more replicas waits
+    are no longer, and a run takes the time of its requests."""
+    played = min(replicas, MAX_PLAYED_REPLICAS)
+    if played < replicas:
+        traffic = traffic.scaled({"all": played / replicas})
+    return Run(question.deployment.of(played), traffic, _window(question, hour, traffic), question.seed)
+
+
+def _day(traffic: Traffic, hours: Sequence[HourOutcome], replicas: int) -> DayTotals:
     """Each hour has its own requests, with the tokens and times of those of the played hour that stands for it."""
     sums = dict.fromkeys(("requests", "prompt_tokens", "cached_tokens", "answer_tokens", "busy_s", "least_s"), 0.0)
     rates = traffic.rates
     for each in hours:
         outcome, window = each.outcome, each.window
         whole = window.warm_s + window.seconds
-        share = sum(rates[hour] for hour in each.played.stands_for) / rates[each.played.hour]
+        slices = replicas / outcome.replicas
+        share = slices * sum(rates[hour] for hour in each.played.stands_for) / rates[each.played.hour]
         seconds = 3600.0 * share
-        sums["requests"] += seconds * rates[each.played.hour]
+        sums["requests"] += 3600.0 * sum(rates[hour] for hour in each.played.stands_for)
         for name in ("prompt_tokens", "cached_tokens", "answer_tokens"):
             sums[name] += seconds * getattr(outcome, name) / outcome.seconds
         sums["busy_s"] += seconds * outcome.busy_ns / 1e9 / whole

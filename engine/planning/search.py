@@ -42,6 +42,14 @@ def replica_rate(deployment: Deployment, lengths: MeanLengths) -> tuple[float, i
     return 1e9 * per_step / deployment.times.predict_ns(features), running
 
 
+def mean_answer_s(deployment: Deployment, lengths: MeanLengths) -> float:
+    """Seconds of a mean answer among half of the requests that fit at once."""
+    _, running = replica_rate(deployment, lengths)
+    rows = max(running // 2, 1)
+    step = StepFeatures(0, 0, rows, int(rows * (lengths.prompt + lengths.answer / 2)))
+    return lengths.answer * deployment.times.predict_ns(step) / 1e9
+
+
 def first_guess(deployment: Deployment, lengths: MeanLengths, rate: float) -> int:
     """Replicas for `rate` requests per second, by the means alone."""
     return min(max(ceil(rate / (_FIRST_BUSY * replica_rate(deployment, lengths)[0])), 1), MAX_REPLICAS)
