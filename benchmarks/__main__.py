@@ -47,7 +47,7 @@ ALL = (
         "premium",
         "overload",
     ),
-    *("serving", "speculation", "grammar", "engine_process", "worker_kills", "fleet_kills", "peers"),
+    *("plan", "serving", "speculation", "grammar", "engine_process", "worker_kills", "fleet_kills", "peers"),
 )
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "peers": ("--quick",),
