@@ -103,7 +103,9 @@ def draw(kind: Kind, rate: float, seconds: float, vocab_size: int, seed: int) ->
 
 def predict(deployment: Deployment, trace: TraceTraffic, seconds: float, seed: int) -> tuple[Measures, bool]:
     """Of the simulated scheduler, and whether too many steps are outside the fitted range."""
-    sessions = trace.draw(Window(0, 0.0, seconds + 1), {each.name: each for each in deployment.classes}, seed)
+    sessions = trace.draw(
+        Window(0, 0.0, max(seconds, trace.rows[-1].at_s) + 1), {each.name: each for each in deployment.classes}, seed
+    )
     times = MeteredTimes(deployment.times, deployment.least)
     fleet = Fleet(deployment.shape(times), lambda random: routing_policy("predicted", random), seed)
     served = fleet.play(sessions)
