@@ -6,7 +6,7 @@ from typing import NamedTuple
 from engine.planning.traffic import Window
 
 MAX_PLAYED = 4
-MIN_SECONDS, MAX_SECONDS = 10.0, 3000.0
+MIN_SECONDS, MAX_SECONDS = 5.0, 3000.0
 
 
 class PlayedHour(NamedTuple):

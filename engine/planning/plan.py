@@ -16,7 +16,7 @@ from engine.planning.traffic import Traffic, Window
 LOADS = (0.5, 1.25, 1.5, 2.0)
 """Factors on the busiest hour, in addition to 1."""
 WINDOW_REQUESTS = 600
-MAX_PLAYED_REPLICAS = 8
+MAX_PLAYED_REPLICAS = 4
 """The busiest hour is played on all replicas, other hours and loads on a slice of at most this number."""
 
 

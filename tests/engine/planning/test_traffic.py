@@ -121,4 +121,4 @@ def test_each_hour_with_load_is_played_by_one_that_is_no_less_busy(loads: list[f
 
 def test_windows_have_the_requests_that_are_asked_for() -> None:
     assert window_of(3, 10.0, 600, 1.0) == Window(3, 6.0, 60.0)
-    assert window_of(3, 1000.0, 600, 4.0).seconds == 10.0
+    assert window_of(3, 1000.0, 600, 4.0).seconds == 5.0

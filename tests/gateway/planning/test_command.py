@@ -138,7 +138,7 @@ def test_outside_the_fit_no_figures_are_given(files: list[str], fit_path: Path, 
 @pytest.mark.parametrize(
     ("options", "code", "named"),
     [
-        (("--device", "B9000"), 1, "no device is called 'B9000'"),
+        (("--device", "B9000"), 1, "--device 'B9000' is not one of H100, H200, A100, L40S"),
         ((), 1, "--memory-gb is missing"),
         (("--device", "H100", "--quantize", "fp7"), 2, "--quantize must be one of"),
         (("--device", "A100", "--quantize", "fp8"), 1, "fp8 is not computed by A100"),
