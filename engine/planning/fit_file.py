@@ -20,8 +20,8 @@ class InvalidFit(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredMachine:
-    """A machine with a model loaded: its rates, and the sizes that the engine has chosen. `weight_bytes`: as they lie in
-    memory. `request_ns`: time of a request outside the engine's steps."""
+    """A machine with a model loaded: its rates, and the sizes that the engine has chosen. `weight_bytes`: of the
+    checkpoint's files. `request_ns`: time of a request outside the engine's steps."""
 
     name: str
     memory_bytes: int

@@ -26,7 +26,7 @@ class ClassOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What `replicas` give in a window of `seconds`. Tokens are of requests that arrived in it.
+    """The service of `replicas` in a window of `seconds`. Tokens are of requests that arrived in it.
 
     `too_long`: requests that no replica can serve. `busy_share`: of the replicas' time. `peak_kv_share`: of the fullest
     replica's blocks. `least_ns`: the theoretical least time of the steps that took `busy_ns`. `excesses`: work outside

@@ -87,8 +87,8 @@ class DayTotals:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """Dollars. `day`: of the fleet in all hours. `million_answer`, `million_tokens`: the same per million tokens of
-    answers, and of prompts and answers. `least_million_answer`: if the steps took their theoretical least, and replicas that do
-    not compute cost nothing. `revenue`, `margin`: at the prices; None without."""
+    answers, and of prompts and answers. `least_million_answer`: if the steps took their theoretical least, and replicas
+    that do not compute cost nothing. `revenue`, `margin`: at the prices; None without."""
 
     day: float
     million_answer: float

@@ -41,7 +41,13 @@ async def test_logged_usage_is_a_trace(tmp_path: Path) -> None:
     try:
         await migrate(analytics)
         first = replace(an_event(1), prompt_tokens=90, cached_tokens=32, completion_tokens=7, undelivered_tokens=1)
-        later = replace(an_event(2, ended_ms=unix_ms(first.occurred_at) + 10_000), prompt_tokens=40, cached_tokens=0, completion_tokens=5, undelivered_tokens=0)
+        later = replace(
+            an_event(2, ended_ms=unix_ms(first.occurred_at) + 10_000),
+            prompt_tokens=40,
+            cached_tokens=0,
+            completion_tokens=5,
+            undelivered_tokens=0,
+        )
         none = replace(an_event(3), completion_tokens=0, undelivered_tokens=0)
         await insert(analytics, [later, first, none])
         at_ms = unix_ms(first.occurred_at)
