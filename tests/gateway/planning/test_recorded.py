@@ -40,10 +40,18 @@ async def test_logged_usage_is_a_trace(tmp_path: Path) -> None:
     analytics = open_analytics(f"chdb://{tmp_path / 'analytics'}")
     try:
         await migrate(analytics)
-        first = replace(an_event(1), prompt_tokens=90, cached_tokens=32, completion_tokens=7, undelivered_tokens=1)
+        first = replace(
+            an_event(1),
+            total_latency_ms=500,
+            prompt_tokens=90,
+            cached_tokens=32,
+            completion_tokens=7,
+            undelivered_tokens=1,
+        )
         later = replace(
             an_event(2, ended_ms=unix_ms(first.occurred_at) + 10_000),
             prompt_tokens=40,
+            total_latency_ms=500,
             cached_tokens=0,
             completion_tokens=5,
             undelivered_tokens=0,
@@ -57,7 +65,7 @@ async def test_logged_usage_is_a_trace(tmp_path: Path) -> None:
         assert [row.output_tokens for row in trace.rows] == [8, 5]
         assert [(row.prefix_group, row.prefix_tokens) for row in trace.rows] == [("cached", 32), ("", 0)]
         assert {row.tenant for row in trace.rows} == {first.tenant_id, later.tenant_id}
-        assert trace.rows[0].at_s == 0.0
+        assert [row.at_s for row in trace.rows] == [0.0, (unix_ms(later.occurred_at) - at_ms) / 1000]
         with pytest.raises(OperatorError, match="no usage was logged"):
             await logged_traffic(analytics, TimeRange(0, 1000))
     finally:
