@@ -50,7 +50,17 @@ ALL = (
         "premium",
         "overload",
     ),
-    *("serving", "speculation", "grammar", "engine_process", "pipeline", "worker_kills", "fleet_kills", "peers"),
+    *(
+        "plan",
+        "serving",
+        "speculation",
+        "grammar",
+        "engine_process",
+        "pipeline",
+        "worker_kills",
+        "fleet_kills",
+        "peers",
+    ),
 )
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "peers": ("--quick",),

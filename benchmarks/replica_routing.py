@@ -22,7 +22,8 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.replica_processes import play_real
-from engine.simulation.fleet import Fleet, FleetShape
+from engine.simulation.fleet import Fleet
+from engine.simulation.fleet_shape import FleetShape
 from engine.simulation.fleet_traffic import TrafficShape
 from engine.workers.replica_choice import LeastConnections, Predicted, ReplicaView, RoundRobin, RoutingPolicy
 

@@ -73,7 +73,7 @@ def package_of(module: str) -> str:
     return ".".join(module.split(".")[: 3 if module.startswith("gateway.management.") else 2])
 
 
-@pytest.mark.parametrize("package", ["engine.memory", "engine.scheduling", "engine.simulation"])
+@pytest.mark.parametrize("package", ["engine.memory", "engine.planning", "engine.scheduling", "engine.simulation"])
 def test_scheduling_needs_no_torch(package: str) -> None:
     program = f"""
 import importlib, pkgutil, sys

@@ -42,7 +42,7 @@ from engine.runtime.step_loop import DeviceClock, StepLoop
 from engine.runtime.thread import EngineThread
 from engine.runtime.wait_prediction import LoadReport, WaitPredictor
 from engine.runtime.watchdog import StepHung, Watchdog
-from engine.scheduling.plan import Executor
+from engine.scheduling.plan import Executor, StepPlan
 from engine.scheduling.scheduler import Scheduler
 from engine.scheduling.stats import SchedulerStats
 from engine.speculation.speculator import Speculator
@@ -238,6 +238,11 @@ class EngineCore:
             predictor.listeners = tuple([each for each in predictor.listeners if each is not on_report])
 
         return end
+
+    def record_steps(self, model: str, on_step: Callable[[StepPlan, int], None] | None) -> None:
+        """Have `on_step` called with each step of a model and its time, as `StepLoop.on_step`; None ends that. It must
+        not block, and runs before the step's result is committed."""
+        self._runtimes[model].step_loop.on_step = on_step
 
     def record_prefixes(self, model: str, journal: PrefixJournal, on_hashes: Callable[[list[bytes]], None]) -> None:
         """Record the changes of a model's cached blocks from the next step on. `on_hashes` is called with all hashes as

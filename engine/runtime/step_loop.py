@@ -82,6 +82,9 @@ class StepLoop:
         """`before_launch` is called before each launch, outside the watchdog."""
         scheduler.async_depth, scheduler.micro_batches = executor.async_depth, executor.micro_batches
         self.pace = StepSlowdown()
+        self.on_step: Callable[[StepPlan, int], None] | None = None
+        """Called on the engine thread with each step that has a result, and its time in nanoseconds: from its launch
+        or, if there was work left then, from the end of the step before it, with the host's part."""
         self._scheduler = scheduler
         self._executor = executor
         self._clock = clock
@@ -230,6 +233,7 @@ class StepLoop:
     def _complete(self) -> list[TokenDelta]:
         """Wait for the oldest step in flight and commit its result."""
         step = self._in_flight.popleft()
+        before_ns = self._clock.last_end_ns if self._has_more else step.launched_ns
         try:
             with self._watchdog:
                 result = step.pending.result()
@@ -247,6 +251,8 @@ class StepLoop:
             )
         else:
             elapsed_ns = self._elapsed_ns(step)
+            if self.on_step is not None:
+                self.on_step(step.plan, self._clock.last_end_ns - before_ns)
             deltas = self._scheduler.commit(step.plan, result, elapsed_ns=elapsed_ns)
             if self._speculator is not None and step.proposals is not None:
                 taken_ns = elapsed_ns + step.device_idle_ns

@@ -9,7 +9,7 @@
     auditor, in_flight_audit, draft_audit, time_audit, oracle
                independent checks of each step, its rows in flight, drafts, accounted time, and answers
     campaign   runs many seeds; shrink reduces a failing one to a small case
-    fleet, fleet_traffic
+    fleet, fleet_worker, fleet_shape, fleet_traffic
                several replicas behind several gateways, with the real choice among them
     load       open-loop load, for benchmarks
 """

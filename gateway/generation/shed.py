@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from engine.runtime.reservation import ExpectedPrompt, Reservation
 from engine.scheduling.wait import retry_after_ms
+from engine.scheduling.wait_bound import is_admitted
 from gateway.generation.engine_client import EngineClient
 from gateway.generation.prepare import PreparedPrompt
 from gateway.generation.service_classes import TierClass
@@ -21,10 +22,6 @@ class Overloaded(APIError):
 
 class ModelUnavailable(APIError):
     """The server of a model gives no answer. Nothing of one has arrived, so another model may take the request."""
-
-
-PREDICTION_MARGIN = 1.25
-"""Allowed error of a prediction: a request is admitted if this multiple of its predicted wait is within the bound."""
 
 
 def reserve(engine: EngineClient, model: str, serving: TierClass, spread: float) -> Reservation:
@@ -68,11 +65,10 @@ def _require_short_wait(
 ) -> None:
     """Raise `Overloaded` where the predicted wait, with the margin, is past the class's bound.
 
-    Longer prompts wait longer. With an empty queue a request is admitted however long its own prompt takes, as retrying
-    later would not help.
+    Longer prompts wait longer.
     """
     wait = engine.predicted_wait(model, serving.engine_class, prompt_tokens)
-    if wait.drain_ns == 0 or PREDICTION_MARGIN * wait.first_token_ns <= serving.max_wait_ms * 1_000_000:
+    if is_admitted(wait.first_token_ns, wait.drain_ns, serving.max_wait_ms * 1_000_000):
         return
     raise Overloaded(
         429,

@@ -83,6 +83,8 @@ CHANGES_NOTHING = {
     "limit show",
     "models fetch",
     "models list",
+    "plan",
+    "plan measure",
     "price list",
     "reconcile",
     "refusals",

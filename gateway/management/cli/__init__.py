@@ -19,6 +19,7 @@ from gateway.management.cli import (
     keys,
     limits,
     models,
+    plan,
     policies,
     prices,
     reconcile,
@@ -41,8 +42,8 @@ app = root(
     Commands on tenants, keys, limits, prices, usage, bills and the audit log run in the gateway at --url (or
     $TURNPIKE_URL, with an administrator's key in $TURNPIKE_ADMIN_KEY), or else in the gateway that serves the data
     directory, or else in this process. The others run on this machine only: serve, worker, up and sink are the servers;
-    db, kafka, config and doctor are about what they run on; admin-key makes the keys of --url; models, distill and
-    route fit are about files of models; bench and top are clients with an address of their own."""
+    db, kafka, config and doctor are about what they run on; admin-key makes the keys of --url; models, distill,
+    route fit and plan are about files of models; bench and top are clients with an address of their own."""
 )
 app.command("serve")(serve.serve)
 app.command("doctor")(doctor.doctor)
@@ -57,6 +58,8 @@ app.command("refusals")(refusals.refusals)
 
 load = group(app, "bench", "Put load on any OpenAI-compatible server and report latencies.", {"compare": bench.compare})
 load.callback(help=bench.bench.__doc__, invoke_without_command=True)(bench.bench)
+planning = group(app, "plan", "Work out capacity before it is bought.", {"measure": plan.measure})
+planning.callback(help=plan.plan.__doc__, invoke_without_command=True)(plan.plan)
 group(app, "config", "The settings.", {"show": config.show, "example": config.example})
 group(
     app,

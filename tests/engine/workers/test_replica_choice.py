@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.simulation.fleet import Fleet, FleetShape, Served
+from engine.simulation.fleet import Fleet
+from engine.simulation.fleet_shape import FleetShape, Served
 from engine.simulation.fleet_traffic import TrafficShape
 from engine.workers.replica_choice import (
     POLICIES,
