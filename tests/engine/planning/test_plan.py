@@ -119,7 +119,7 @@ def test_prompts_that_never_fit_are_refused() -> None:
 def question(**changes: object) -> Question:
     fields: dict[str, object] = {
         "deployment": deployment(max_running=4),
-        "traffic": traffic(4.0, 18.0),
+        "traffic": traffic(8.0, 36.0),
         "targets": TARGETS,
         "window_requests": 100,
         "loads": (0.5, 2.0),
@@ -130,11 +130,12 @@ def question(**changes: object) -> Question:
 def test_a_plan_meets_the_targets_with_the_fewest_replicas() -> None:
     with Runs(1) as runs:
         plan = make_plan(question(device_price=2.0, token_prices=TokenPrices(1.0, 0.5, 2.0)), runs)
+        assert plan.replicas > 1
         fewer = make_plan(question(replicas=plan.replicas - 1), runs)
-    assert plan.replicas > 1
+
     assert not breaches(plan.busiest, TARGETS)
     assert breaches(fewer.busiest, TARGETS)
-    assert plan.day.requests == pytest.approx(22 * 3600)
+    assert plan.day.requests == pytest.approx(44 * 3600)
     assert plan.costs is not None
     assert plan.costs.day == plan.replicas * 2.0
     millions = plan.day.answer_tokens / 1e6
