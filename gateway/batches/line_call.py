@@ -14,6 +14,7 @@ from gateway.http.errors import APIError, ClientGone, as_api_error, internal_err
 from gateway.http.middleware import new_request_id
 from gateway.http.request_state import RequestState, begin_request
 from gateway.refusals.refusal import Refusal
+from gateway.tenancy.errors import InvalidKey
 from gateway.tenancy.records import Principal
 
 _log = structlog.get_logger("turnpike.batches")
@@ -55,7 +56,7 @@ class LineCaller:
         """Answer a body for a caller. An error is an answer, too.
 
         Raises:
-            LineAborted: `aborted` was set before.
+            LineAborted: `aborted` was set before, or the key is not in use any more.
         """
         request_id = new_request_id()
         scope: Scope = {
@@ -73,7 +74,7 @@ class LineCaller:
         try:
             require_scope(caller, self.endpoints[path].scopes)
             await self.endpoints[path].app(scope, exchange.receive, exchange.send)
-        except ClientGone:
+        except (ClientGone, InvalidKey):  # a key that ends ends the batch, or lets it wait: see `BatchRun`
             raise LineAborted from None
         except Exception as error:
             return self._refused(error, scope, state)

@@ -105,8 +105,8 @@ async def _try(run: Run, engine: EngineClient, keys: KeyWatch, percent: int) -> 
     prompts = [_on_trial(prompt) for prompt in run.prompts]
     try:
         stream, client = run.submit(engine, prompts), run.context.client
-        with keys.watching(client.principal.key_id, stream.fail):
-            async with reading(stream, client.receive) as deltas:
+        async with reading(stream, client.receive) as deltas:
+            with keys.watching(client.principal.key_id, deltas.fail):
                 while batch := await deltas.next_batch():
                     batches.append(batch)
                     for delta in batch:

@@ -88,8 +88,8 @@ class Pipeline:
 
     async def _read(self, run: Run, stream: OutputStream, first_choice: int, parser: OutputParser, sink: Sink) -> None:
         client = run.context.client
-        with self._keys.watching(client.principal.key_id, stream.fail):
-            async with reading(stream, client.receive) as deltas:
+        async with reading(stream, client.receive) as deltas:
+            with self._keys.watching(client.principal.key_id, deltas.fail):
                 await _pass_on(run, deltas, first_choice, parser, sink)
 
 

@@ -237,6 +237,7 @@ class FakeStream:
             asyncio.create_task(self._pump(stream, position * self._choices_each))
             for position, stream in enumerate(self._streams)
         ]
+        await asyncio.sleep(0)  # a call is submitted when its stream is entered
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -7,6 +7,7 @@ import openai
 import pytest
 from openai.types import Batch
 
+from gateway.tenancy.errors import TenantSuspended
 from tests.support.batch_app import ENDED, BatchGateway, as_jsonl, chat_line, read_jsonl
 from tests.support.gateway import KEY, PREMIUM_KEY, Server
 
@@ -202,11 +203,14 @@ def test_lists_are_pages_of_the_tenants_own(sdk: openai.OpenAI, server: Server) 
 def test_a_suspended_tenants_batch_stops_and_resumes(sdk: openai.OpenAI, gateway: BatchGateway, monkeypatch) -> None:
     monkeypatch.setattr("gateway.batches.runner.RETRY_S", 0.1)
     monkeypatch.setattr("gateway.batches.batch_run.CONTROL_S", 0.05)
+    monkeypatch.setattr("gateway.tenancy.key_watch.CHECK_S", 0.05)
     gateway.engine.pace_s = 0.02
     batch = create(sdk, [chat_line(f"line-{number}", max_tokens=20) for number in range(200)])
     key_id = gateway.authenticator.principals[KEY].key_id
     while not (batch := sdk.batches.retrieve(batch.id)).request_counts.completed:
         time.sleep(0.02)
+    gateway.authenticator.ended[key_id] = TenantSuspended("the tenant is suspended")
+    time.sleep(0.3)  # running lines end before the batch is looked at
     gateway.keys.suspended.add(key_id)
     time.sleep(0.5)
     calls = len(gateway.engine.calls)
@@ -214,6 +218,7 @@ def test_a_suspended_tenants_batch_stops_and_resumes(sdk: openai.OpenAI, gateway
     assert len(gateway.engine.calls) == calls
     assert sdk.batches.retrieve(batch.id).status == "in_progress"
     gateway.keys.suspended.clear()
+    gateway.authenticator.ended.clear()
     batch = ended(sdk, batch)
     assert (batch.status, batch.request_counts.completed) == ("completed", 200)
     assert len([event for event in gateway.events() if event.cost_nanodollars]) == 200
