@@ -145,11 +145,6 @@ class OutputStream:
         self._close()
         self._changed.wake()
 
-    def check(self) -> None:
-        """Raise what `fail` was called with, if it was."""
-        if self._closed and self._error is not None:
-            raise self._error
-
     async def _submit(self) -> None:
         try:
             await self._control.submit()

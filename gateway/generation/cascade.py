@@ -66,15 +66,12 @@ class ReplayedStream:
 
     async def next_batch(self) -> Sequence[TextDelta]:
         await asyncio.sleep(0)  # a disconnect is noticed between batches
-        self.check()
+        if self._error is not None:
+            raise self._error
         return self._batches.popleft() if self._batches else ()
 
     def fail(self, error: Exception) -> None:
         self._error = error
-
-    def check(self) -> None:
-        if self._error is not None:
-            raise self._error
 
 
 async def decide(

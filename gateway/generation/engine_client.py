@@ -79,10 +79,6 @@ class OutputStream(Protocol):
         """End the call at once: abort it, drop unread deltas, and have `next_batch` raise `error`."""
         ...
 
-    def check(self) -> None:
-        """Raise what `fail` was called with, if it was."""
-        ...
-
 
 class EngineClient(Protocol):
     """Loaded models and the thread that runs them. `start` and `close` may block; both are idempotent."""

@@ -83,7 +83,8 @@ class UpstreamStream:
         while not self._pending and self._failed is None and self._error is None and self._live:
             self._changed.clear()
             await self._changed.wait()
-        self.check()
+        if self._failed is not None:
+            raise self._failed
         batch, self._pending = self._pending, []
         self._has_room.set()
         if not batch and self._error is not None:
@@ -97,11 +98,6 @@ class UpstreamStream:
         for pump in self._pumps:
             pump.cancel()
         self._changed.set()
-
-    def check(self) -> None:
-        """Raise what `fail` was called with."""
-        if self._failed is not None:
-            raise self._failed
 
     async def _pump(self, answer: Answer) -> None:
         """Read one answer, as far ahead as `MAX_PENDING` allows."""

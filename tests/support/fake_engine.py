@@ -228,7 +228,6 @@ class FakeStream:
         self._pending: list[TextDelta] = []
         self._changed = asyncio.Condition()
         self._error: Exception | None = None
-        self._failed = False
         self._pumps: list[asyncio.Task[None]] = []
         self._live = len(streams)
 
@@ -255,13 +254,9 @@ class FakeStream:
         return batch
 
     def fail(self, error: Exception) -> None:
-        self._failed, self._error, self._pending = True, error, []
+        self._error, self._pending = error, []
         for pump in self._pumps:
             pump.cancel()
-
-    def check(self) -> None:
-        if self._failed and self._error is not None:
-            raise self._error
 
     async def _pump(self, stream: AsyncGenerator[TextDelta], first: int) -> None:
         try:
