@@ -23,8 +23,8 @@ async def test_a_model_says_where_it_is_from_what_it_takes_and_what_it_costs(con
         assert fact in card
     assert (stat(card, "Running"), stat(card, "Waiting")) == ("3", "2")
     prices = {row[0]: row[1:] for row in rows(card, "Prices of tiny, US dollars per million tokens")}
-    assert prices["standard"] == ["0.10", "0.05", "0.40"]
-    assert prices["premium"] == ["0.30", "0.15", "1.20"]
+    assert prices["standard"] == ["0.10", "0.050", "0.40"]
+    assert prices["premium"] == ["0.30", "0.150", "1.20"]
     assert (await console.get("/models", "acme")).status_code == 403
 
 

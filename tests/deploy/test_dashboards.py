@@ -141,7 +141,7 @@ def test_what_is_chosen_is_quoted_for_clickhouse(watched: WatchedGateway, where:
 def test_prometheus_knows_what_can_be_chosen(watched: WatchedGateway, where: tuple[str, dict[str, Any]]) -> None:
     _, variable = where
     metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()
-    expected = {"model": {"big", "small"}, "class": {"premium", "standard"}}
+    expected = {"model": {"big", "small"}, "class": {"premium", "standard", "batch"}}
     found = set(watched.label_values(label, metric))
     assert found == expected.get(variable["name"], found) != set()
 

@@ -45,8 +45,8 @@ TABLE = {
         Plant("a wait for an adapter has no limit", "EngineCore._update_adapters", drop("end"), seed=53),
         Plant(
             "an idle engine forgets the limit on waits",
-            "EngineCore._receive",
-            replace("_ADAPTER_POLL_SECONDS if waits else None", "None"),
+            "EngineCore._idle_seconds",
+            replace("_ADAPTER_POLL_SECONDS", "None"),
             seed=53,
         ),
     ],
@@ -83,7 +83,7 @@ TABLE = {
         Plant("a stream stays registered", "forget", drop("pop")),
     ],
     "engine.runtime.submission:Submitter": [
-        Plant("all tenants have one salt", "submissions", replace("call.tenant.encode()", "b''")),
+        Plant("all tenants have one salt", "salt_of", replace("tenant.encode()", "b''")),
     ],
     "engine.scheduling.adapter_queue:AdapterQueue": [
         Plant("a client that leaves while its adapter loads stays parked", "give_back", drop("_unpark"), seed=6),
@@ -106,8 +106,8 @@ TABLE = {
     "engine.workers.server:WorkerServer": [
         Plant("the server forgets a request only at abort", "_deliver", drop("pop"), seed=7),
         Plant("an aborted preparation is not answered", "_submit", drop("_send"), seed=16),
-        Plant("a preparation outlives its abort", "_abort", drop("cancel"), seed=22),
-        Plant("a pause that precedes its request is ignored", "_prepare", drop("pause"), seed=42),
+        Plant("a preparation outlives its abort", "_abort", drop("cancel"), seed=173),
+        Plant("a pause that precedes its request is ignored", "_prepare", drop("pause"), seed=184),
         Plant("an engine that ends fails its requests", "_deliver", never("not self._core.alive"), seed=85),
         Plant("an engine that has ended refuses", "_prepare", always("self._core.alive"), seed=None),
     ],
@@ -133,17 +133,17 @@ TABLE = {
         Plant("a request is replayed without a limit", "disconnect", never("not each.may_be_replayed"), seed=33),
         Plant("an abort is not released when the worker ends", "disconnect", drop("_release"), seed=8),
         Plant("the queue keeps submissions of an ended worker", "disconnect", drop("on_stop"), seed=85),
-        Plant("calls of an ended worker stay without an answer", "disconnect", drop("clear"), seed=88),
+        Plant("calls of an ended worker stay without an answer", "disconnect", drop("clear"), seed=101),
         Plant("a pause is forgotten by a replay", "_replay", never("each.is_paused"), seed=42),
         Plant("a pause is not recorded", "_set_paused", drop_assignment("is_paused"), seed=42),
         Plant("cached tokens are the second worker's", "_deliver", never("each.replays"), seed=40),
-        Plant("a refused call is not answered", "_answer", drop("on_answer"), seed=88),
+        Plant("a refused call is not answered", "_answer", drop("on_answer"), seed=209),
         Plant("a request is submitted without a worker", "_require_connected", never("not self._connected"), seed=None),
         Plant(
             "the usage of an aborted choice is forgotten",
             "_release",
             replace("release.record.usages", "dict(release.record.usages)"),
-            seed=458,
+            seed=474,
         ),
         Plant(
             "an aborted request stays outstanding",
@@ -252,14 +252,14 @@ TABLE = {
         Plant("usage names no adapter", "usage_context_of", replace("routed.adapter.id", "''"), seed=3),
     ],
     "gateway.generation.deltas": [
-        Plant("a disconnect is not noticed", "_watch", drop("fail")),
+        Plant("a disconnect is not noticed", "_watch", drop("fail"), seed=61),
         Plant("the watcher outlives its request", "reading", drop("cancel")),
     ],
     "gateway.generation.delivery:StreamSink": [
         Plant("a request is sent before it is on the disk", "on_outputs", drop("before_sending"), seed=7803),
     ],
     "gateway.generation.pipeline": [
-        Plant("sent tokens are not recorded", "_read", drop("record_sent")),
+        Plant("sent tokens are not recorded", "_pass_on", drop("record_sent")),
         Plant("an answer ends before it is billed", "_end", drop("complete")),
     ],
     "gateway.generation.run:Run": [

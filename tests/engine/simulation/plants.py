@@ -124,7 +124,7 @@ TABLE = {
     ],
     "engine.scheduling.planner:Planner": [
         Plant("a step exceeds its budget", "_plan_running", replace("spare -= tokens - 1", "pass")),
-        Plant("the caller's budget is ignored", "plan", always("budget is None")),
+        Plant("the caller's budget is ignored", "_begin", always("budget is None")),
         Plant("a preempted request is readmitted in the same step", "plan", always("rank < sketch.open_ranks")),
         Plant(
             "a refused request blocks none behind it",
@@ -181,7 +181,11 @@ TABLE = {
         Plant("min_tokens is one token too short", "stop_after_token", compare("drawn > params.min_tokens", ">=")),
     ],
     "engine.scheduling.victims": [
-        Plant("a request preempts one of its class", "victims_for_waiting", keep_operand("newcomer.rank + 1", 0)),
+        Plant(
+            "a request preempts one of its class",
+            "victims_for_waiting",
+            replace("newcomer.rank + 1", "newcomer.rank", 2),
+        ),
         Plant("admission preempts immune requests", "victims_for_waiting", never("immune"), seed=45),
         Plant(
             "the highest class is preempted first",

@@ -71,7 +71,7 @@ TABLE = {
             "_plan_running",
             keep_operand("wanted <= 0 and not ends_in_flight(request)", 0),
         ),
-        Plant("the reduced step size is ignored", "plan", replace("self._backoff.tokens", "max_tokens")),
+        Plant("the reduced step size is ignored", "_begin", replace("self._backoff.tokens", "max_tokens")),
     ],
     "engine.scheduling.request_table:RequestTable": [
         Plant("rows outlive a preemption", "_stop", drop("drop")),

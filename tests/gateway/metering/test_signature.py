@@ -80,6 +80,7 @@ def test_every_column_is_signed() -> None:
             "recompute_ns": {"x": 1},
             "ttft_ms": 78,
             "streamed": True,
+            "estimated": True,
         }.get(name, changes.get(type(value)))
         assert other is not None, name
         with pytest.raises(UnauthenticatedEvent):
