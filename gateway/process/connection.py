@@ -286,7 +286,7 @@ def _with_known_end(app: "ASGI3Application", cycle: RequestResponseCycle) -> "AS
     async def send(message: Any) -> None:
         if flow.write_paused and not cycle.disconnected:
             await flow.drain()
-        if cycle.disconnected and message["type"] == "http.response.body":
+        if cycle.disconnected and message["type"] == "http.response.body" and message.get("body"):
             raise ClientGone
         await write(message)  # without a pause, now that nothing waits
 
