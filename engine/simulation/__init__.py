@@ -6,8 +6,8 @@
     traffic    arrivals and faults as values; patterns and faults draw them from a seed
     simulator  runs one seed in virtual time, with a device and a fake executor; report is the result
     fault_injector  applies the faults
-    auditor, in_flight_audit, draft_audit, time_audit, oracle
-               independent checks of each step, its rows in flight, drafts, accounted time, and answers
+    audited_pool, auditor, in_flight_audit, draft_audit, time_audit, oracle
+               independent checks of KV blocks, of each step, its rows in flight, drafts, accounted time, and answers
     campaign   runs many seeds; shrink reduces a failing one to a small case
     fleet, fleet_worker, fleet_shape, fleet_traffic
                several replicas behind several gateways, with the real choice among them

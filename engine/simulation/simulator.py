@@ -14,7 +14,8 @@ from engine.request import Phase, Request
 from engine.scheduling import PendingStep, ScheduledRow, Scheduler, StepPlan, StepResult
 from engine.scheduling.block_fetches import computing_time
 from engine.scheduling.cost import StepCostModel, StepWork, row_work, total
-from engine.simulation.auditor import AuditedPool, Auditor
+from engine.simulation.audited_pool import AuditedPool
+from engine.simulation.auditor import Auditor
 from engine.simulation.device import Device, Stages, StepTime
 from engine.simulation.draft_audit import DraftAuditor
 from engine.simulation.driver import Transcript, request_of

@@ -125,20 +125,22 @@ def test_limits_hold_over_all(group: Group) -> None:
     assert statuses.count(429) == LIMIT
 
 
+async def _amid_streams(group: Group, pid: int, number: signal.Signals, later: int = 0) -> list[Received]:
+    """Send a signal to a process once all streams of `CLIENTS` clients have begun, and read them to their ends, with
+    those of `later` further clients."""
+    async with httpx.AsyncClient(base_url=group.url, timeout=60) as client:
+        streams = [Received() for _ in range(CLIENTS)]
+        tasks = [asyncio.create_task(_stream(client, group.key, 700, each)) for each in streams]
+        await _until_all_have_tokens(streams, tasks)
+        os.kill(pid, number)
+        tasks += [asyncio.create_task(_stream(client, group.key, 20, Received())) for _ in range(later)]
+        return await asyncio.gather(*tasks)
+
+
 def test_a_killed_gateway_process_is_started_again_and_bills_what_it_sent(group: Group) -> None:
     first = group.gateways()[0]
     starts = group.total("turnpike_gateway_process_starts_total")
-
-    async def run() -> list[Received]:
-        async with httpx.AsyncClient(base_url=group.url, timeout=60) as client:
-            streams = [Received() for _ in range(CLIENTS)]
-            tasks = [asyncio.create_task(_stream(client, group.key, 700, each)) for each in streams]
-            await _until_all_have_tokens(streams, tasks)
-            os.kill(first, signal.SIGKILL)
-            more = [asyncio.create_task(_stream(client, group.key, 20, Received())) for _ in range(4)]
-            return [*await asyncio.gather(*tasks), *await asyncio.gather(*more)]
-
-    received = asyncio.run(run())
+    received = asyncio.run(_amid_streams(group, first, signal.SIGKILL, later=4))
     group.until_complete(COUNT)
     assert group.total("turnpike_gateway_process_starts_total") == starts + 1
     assert not is_alive(first)
@@ -166,16 +168,7 @@ def test_a_gateway_process_that_hangs_is_killed_and_bills_what_it_sent(group: Gr
     """Stopped, with streams that it had begun: no request is lost that the other process takes."""
     hung = group.gateways()[0]
     starts = group.total("turnpike_gateway_process_starts_total")
-
-    async def run() -> list[Received]:
-        async with httpx.AsyncClient(base_url=group.url, timeout=60) as client:
-            streams = [Received() for _ in range(CLIENTS)]
-            tasks = [asyncio.create_task(_stream(client, group.key, 700, each)) for each in streams]
-            await _until_all_have_tokens(streams, tasks)
-            os.kill(hung, signal.SIGSTOP)
-            return await asyncio.gather(*tasks)
-
-    received = asyncio.run(run())
+    received = asyncio.run(_amid_streams(group, hung, signal.SIGSTOP))
     group.until_complete(COUNT)
     assert not is_alive(hung)
     assert group.total("turnpike_gateway_process_starts_total") == starts + 1

@@ -116,7 +116,7 @@ class KVTier:
             self._write_back.publish(request.salt, request.block_hashes[first:end], first)
 
     def record_released(self, request: Request, now_ns: int, *, preempted: bool) -> None:
-        """The request is about to release its blocks. `preempted`: it will need them again."""
+        """Called before the request releases its blocks. `preempted`: it needs them again when it resumes."""
         if not request.salt:
             return
         hashes = request.block_hashes[: request.computed // BLOCK_TOKENS]

@@ -109,7 +109,7 @@ class WriteBack:
         if self._pool.empty_blocks < EVICTION_MARGIN_BLOCKS:
             for block in self._pool.next_evicted(EVICTION_MARGIN_BLOCKS):
                 block_hash = self._pool.hash_of(block)
-                assert block_hash is not None, "a block without content is about to be evicted"
+                assert block_hash is not None, "a block without content is to be evicted"
                 if block_hash not in self._offered:
                     yield block_hash, False
                     self._offered.add(block_hash)
