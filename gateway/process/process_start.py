@@ -105,7 +105,8 @@ class SupervisorLink:
         self._connection.sendall(FAILED + reason.replace("\n", " ").encode() + b"\n")
 
     def _run(self) -> None:
-        with self._connection.makefile("rb") as lines:
+        # A supervisor that is killed with heartbeats that it has not read resets the connection.
+        with suppress(OSError), self._connection.makefile("rb") as lines:
             for line in lines:
                 if line == DRAIN:
                     self._drain()
