@@ -191,13 +191,16 @@ def test_a_gateway_process_that_hangs_is_killed_and_bills_what_it_sent(group: Gr
 def test_streams_of_all_processes_outlive_the_engine(group: Group) -> None:
     async def answers(*, killed: int | None = None) -> list[Stream]:
         # A connection each, so that both processes have some.
+        streams: list[Stream] = []
         async with httpx.AsyncClient(base_url=group.url, timeout=60) as client:
             tasks = [
-                asyncio.create_task(ask(client, group.key, job, body("tiny", job % 2, 500))) for job in range(CLIENTS)
+                asyncio.create_task(ask(client, group.key, job, body("tiny", job % 2, 500), streams.append))
+                for job in range(CLIENTS)
             ]
             if killed is not None:
                 async with asyncio.timeout(60):
-                    while _running(group) < CLIENTS and not any(task.done() for task in tasks):
+                    while len(streams) < CLIENTS or not all(len(each.events_s) >= 5 for each in streams):
+                        assert not any(task.done() for task in tasks)
                         await asyncio.sleep(0.01)
                 os.kill(killed, signal.SIGKILL)
             return await asyncio.gather(*tasks)
@@ -207,10 +210,6 @@ def test_streams_of_all_processes_outlive_the_engine(group: Group) -> None:
     assert [each.answer for each in disturbed] == [each.answer for each in undisturbed]
     assert group.total("turnpike_engine_replayed_requests_total") > 0, "the kill met no stream"
     group.until_complete(COUNT)
-
-
-def _running(group: Group) -> float:
-    return group.total("turnpike_sequences_running")
 
 
 def test_all_end_with_the_supervisor(group: Group) -> None:
