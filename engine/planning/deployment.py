@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
+from engine.config import BLOCK_TOKENS
 from engine.planning.outcome import Outcome, class_outcomes
 from engine.planning.step_times import LeastTimes, MeteredTimes, TimeModel
 from engine.planning.targets import Target
@@ -34,6 +35,11 @@ class Deployment:
     noise: tuple[float, ...] = ()
     request_ns: int = 0
 
+    def sequence_blocks(self, tokens: float) -> float:
+        """Blocks of a sequence of this length: of each group of layers, for as much of it as their window has."""
+        kept = (tokens if window is None else min(tokens, window) for window in (None, *self.windows))
+        return sum(kept) / BLOCK_TOKENS
+
     def of(self, replicas: int) -> Self:
         """The same with another number of replicas."""
         return replace(self, replicas=replicas)
@@ -58,10 +64,14 @@ class Deployment:
 
 
 class _Judge:
-    """Ends a run that is certain to miss a target: of the requests that a window has, too many are late or refused."""
+    """Ends a run that is certain to miss a target: of the requests that arrive from `start_ns` on and before `end_ns`,
+    too many are late or refused. `most`: as many as there can be, by class."""
 
-    def __init__(self, fleet: Fleet, targets: Mapping[str, Target], expected: Mapping[str, int], warm_ns: int) -> None:
-        self._fleet, self._targets, self._expected, self._warm_ns = fleet, targets, expected, warm_ns
+    def __init__(
+        self, fleet: Fleet, targets: Mapping[str, Target], most: Mapping[str, int], start_ns: int, end_ns: int
+    ) -> None:
+        self._fleet, self._targets, self._most = fleet, targets, most
+        self._start_ns, self._end_ns = start_ns, end_ns
         self._late: dict[str, int] = {}
         self._refused: dict[str, int] = {}
         self._seen = self._seen_refused = 0
@@ -71,19 +81,22 @@ class _Judge:
         fleet = self._fleet
         for each in fleet.served[self._seen :]:
             bound = self._targets.get(each.service_class, Target()).ttft_p99_ms
-            if bound is not None and each.at_ns >= self._warm_ns and each.ttft_ns > 1e6 * bound:
+            if bound is not None and self._counts(each.at_ns) and each.ttft_ns > 1e6 * bound:
                 self._add(self._late, each.service_class, 0.01)
         self._seen = len(fleet.served)
         for refused in fleet.refused[self._seen_refused :]:
             share = self._targets.get(refused.service_class, Target()).refused_share
-            if share is not None and refused.at_ns >= self._warm_ns:
+            if share is not None and self._counts(refused.at_ns):
                 self._add(self._refused, refused.service_class, share)
         self._seen_refused = len(fleet.refused)
         return self.failed
 
+    def _counts(self, at_ns: int) -> bool:
+        return self._start_ns <= at_ns < self._end_ns
+
     def _add(self, counts: dict[str, int], name: str, share: float) -> None:
         counts[name] = counts.get(name, 0) + 1
-        self.failed |= counts[name] > share * self._expected.get(name, 0) + 1
+        self.failed |= counts[name] > share * self._most.get(name, 0) + 1
 
 
 def simulate(
@@ -104,11 +117,9 @@ def simulate(
     warm_ns, end_ns = round(1e9 * window.warm_s), round(1e9 * (window.warm_s + window.seconds))
     judge = None
     if stop_at is not None:
-        expected = {
-            name: sum(len(each.turns) for each in sessions if each.service_class.name == name and each.at_ns >= warm_ns)
-            for name in classes
-        }
-        judge = _Judge(fleet, stop_at, expected, warm_ns)
+        # A session that begins in the warm-up has turns after it.
+        most = {name: sum(len(each.turns) for each in sessions if each.service_class.name == name) for name in classes}
+        judge = _Judge(fleet, stop_at, most, warm_ns, end_ns)
     with _without_collection():
         fleet.play(sessions, until=judge or (lambda: False))
     served = [each for each in fleet.served if warm_ns <= each.at_ns < end_ns]

@@ -55,13 +55,14 @@ def concurrency_sums(deployment: Deployment, lengths: MeanLengths, memory_origin
     """Requests at once, and tokens per second with continuous and with static batching."""
     times = deployment.times
     context = lengths.prompt + lengths.answer
-    tokens = deployment.num_blocks * BLOCK_TOKENS
-    by_memory = tokens / context
+    blocks = deployment.num_blocks
+    by_memory = blocks / deployment.sequence_blocks(context)
     _, running = replica_rate(deployment, lengths)
     origin = weakest(memory_origin, times.origin)
     continuous = _tokens_s(deployment, lengths)
     longest = _LONGEST * lengths.answer
-    static_slots = max(min(deployment.max_running, int(tokens / (lengths.prompt + longest))), 1)
+    longest_blocks = deployment.sequence_blocks(lengths.prompt + longest)
+    static_slots = max(min(deployment.max_running, int(blocks / longest_blocks)), 1)
     static = _static_tokens_s(deployment, lengths, static_slots, longest)
     return [
         Figure(
@@ -69,7 +70,8 @@ def concurrency_sums(deployment: Deployment, lengths: MeanLengths, memory_origin
             by_memory,
             "requests",
             memory_origin,
-            f"{tokens:,} tokens / ({lengths.prompt:.0f} + {lengths.answer:.0f}) of a mean request",
+            f"{blocks:,} blocks / {deployment.sequence_blocks(context):,.1f} of a mean request of "
+            f"{lengths.prompt:.0f} + {lengths.answer:.0f} tokens",
         ),
         Figure("concurrency", running, "requests", memory_origin, f"at most {deployment.max_running} slots"),
         Figure(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from engine.planning.step_features import MAX_OUTSIDE, Excess
 from engine.simulation.fleet_shape import RefusedRequest, Served
@@ -67,8 +68,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     """The smallest value that at least `share` of the values do not exceed; None of none."""
     if not values:
         return None
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+    return sorted(values)[max(ceil(share * len(values)), 1) - 1]
 
 
 def class_outcomes(

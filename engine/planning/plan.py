@@ -158,7 +158,7 @@ def make_plan(question: Question, runs: Runs) -> Plan:
         LoadStep(factor, of_loads[factor], tuple(breaches(of_loads[factor], question.targets)))
         for factor in sorted(of_loads)
     )
-    day = _day(traffic, hours, replicas)
+    day = _day(traffic, hours)
     return Plan(
         question=question,
         replicas=replicas,
@@ -185,21 +185,20 @@ def _slice(question: Question, traffic: Traffic, hour: int, replicas: int) -> Ru
     return Run(question.deployment.of(played), traffic, _window(question, hour, traffic), question.seed)
 
 
-def _day(traffic: Traffic, hours: Sequence[HourOutcome], replicas: int) -> DayTotals:
-    """Each hour has its own requests, with the tokens and times of those of the played hour that stands for it."""
+def _day(traffic: Traffic, hours: Sequence[HourOutcome]) -> DayTotals:
+    """Each hour has its own requests, with the mean tokens and times of those of the played hour that stands for it."""
     sums = dict.fromkeys(("requests", "prompt_tokens", "cached_tokens", "answer_tokens", "busy_s", "least_s"), 0.0)
     rates = traffic.rates
     for each in hours:
         outcome, window = each.outcome, each.window
-        whole = window.warm_s + window.seconds
-        slices = replicas / outcome.replicas
-        share = slices * sum(rates[hour] for hour in each.played.stands_for) / rates[each.played.hour]
-        seconds = 3600.0 * share
-        sums["requests"] += 3600.0 * sum(rates[hour] for hour in each.played.stands_for)
+        requests = 3600.0 * sum(rates[hour] for hour in each.played.stands_for)
+        sums["requests"] += requests
+        scale = requests / max(outcome.requests, 1)
         for name in ("prompt_tokens", "cached_tokens", "answer_tokens"):
-            sums[name] += seconds * getattr(outcome, name) / outcome.seconds
-        sums["busy_s"] += seconds * outcome.busy_ns / 1e9 / whole
-        sums["least_s"] += seconds * outcome.least_ns / 1e9 / whole
+            sums[name] += scale * getattr(outcome, name)
+        measured = window.seconds / (window.warm_s + window.seconds)
+        sums["busy_s"] += scale * measured * outcome.busy_ns / 1e9
+        sums["least_s"] += scale * measured * outcome.least_ns / 1e9
     return DayTotals(hours=float(len(rates)), **sums)
 
 

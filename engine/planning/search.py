@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from engine.config import BLOCK_TOKENS
 from engine.planning.deployment import Deployment
 from engine.planning.outcome import Outcome
 from engine.planning.step_features import StepFeatures
@@ -30,9 +31,8 @@ def replica_rate(deployment: Deployment, lengths: MeanLengths) -> tuple[float, i
     Of each request it computes the part of the prompt that is not shared, and every token of its answer in a step with
     all the others, at the mean context."""
     context = lengths.prompt + lengths.answer / 2
-    blocks_tokens = _CONTEXT_SHARE * deployment.num_blocks * 16
-    own = max(context - lengths.shared, 16.0)
-    running = max(min(deployment.max_running, int(blocks_tokens / own)), 1)
+    own_blocks = deployment.sequence_blocks(max(context - lengths.shared, BLOCK_TOKENS))
+    running = max(min(deployment.max_running, int(_CONTEXT_SHARE * deployment.num_blocks / own_blocks)), 1)
     own_prompt = max(lengths.prompt - lengths.shared, 1.0)
     # in the steady state a request begins every `answer` decode steps of its slot
     prefill_each_step = running * own_prompt / max(lengths.answer, 1.0)

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.planning.deployment import simulate
-from engine.planning.outcome import ClassOutcome, Outcome
+from engine.planning.outcome import ClassOutcome, Outcome, percentile
 from engine.planning.plan import OutsideFit, Question, TokenPrices, make_plan
 from engine.planning.runs import Runs
-from engine.planning.search import LoadStep, NoFleet, find_knee, smallest_fleet
+from engine.planning.search import LoadStep, NoFleet, find_knee, replica_rate, smallest_fleet
 from engine.planning.step_features import MeasuredRange, StepFeatures
 from engine.planning.targets import Target, breaches
-from engine.planning.traffic import Window
+from engine.planning.trace import TraceRow, TraceTraffic
+from engine.planning.traffic import DescribedTraffic, Lengths, MeanLengths, Stream, Window
 from tests.support.planning import deployment, linear_times, traffic
 
 TARGETS = {"premium": Target(500, 60), "standard": Target(2000, 100)}
@@ -176,3 +177,58 @@ def test_a_load_outside_the_fitted_range_is_no_knee() -> None:
 def test_traffic_without_requests_is_refused() -> None:
     with Runs(1) as runs, pytest.raises(ValueError, match="no requests"):
         make_plan(question(traffic=traffic(0.0, 0.0)), runs)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=120), st.sampled_from((0.5, 0.99)))
+def test_a_percentile_is_the_smallest_value_that_its_share_does_not_exceed(values: list[int], share: float) -> None:
+    found = percentile(values, share)
+    assert found is not None
+    assert sum(value <= found for value in values) >= share * len(values)
+    assert sum(value < found for value in values) < share * len(values)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_just_meets_its_target_is_not_ended_early(seed: int) -> None:
+    """With sessions, many of whose turns in the window are of sessions that began before it."""
+    stream = Stream(
+        tenant="a",
+        service_class="premium",
+        rates=(60.0,),
+        prompt=Lengths(40),
+        answer=Lengths(4),
+        turns=6.0,
+        think_s=3.0,
+    )
+    sessions, window = DescribedTraffic((stream,)), Window(0, 6.0, 10.0)
+    [of_class] = simulate(deployment(), sessions, window, seed).classes
+    assert of_class.requests > 300
+    assert of_class.ttft_p99_ms is not None
+    met, missed = (
+        simulate(deployment(), sessions, window, seed, {"premium": Target(bound)})
+        for bound in (of_class.ttft_p99_ms, of_class.ttft_p50_ms)
+    )
+    assert not met.stopped
+    assert missed.stopped
+
+
+def test_a_day_of_a_trace_has_the_tokens_of_its_requests() -> None:
+    """Of which most come in one burst: a window of an hour is its busiest part."""
+    times = [10.0 * number for number in range(300)] + [3000.0 + number / 4 for number in range(300)]
+    rows = tuple(TraceRow(at_s, "a", "premium", 50, 8) for at_s in sorted(times))
+    with Runs(1) as runs:
+        plan = make_plan(question(traffic=TraceTraffic(rows), replicas=1, loads=()), runs)
+    assert plan.day.requests == pytest.approx(600 * 3600 / 3074.75, rel=1e-3)
+    assert plan.day.answer_tokens == pytest.approx(8 * plan.day.requests)
+    assert plan.day.prompt_tokens == pytest.approx(50 * plan.day.requests)
+    assert plan.day.busy_s < 3600
+
+
+def test_groups_of_layers_share_the_blocks() -> None:
+    """Each has blocks of its own for a sequence, those with a window for no more than that."""
+    lengths = MeanLengths(400.0, 0.0, 16.0)
+    plain, doubled, windowed = (
+        deployment(num_blocks=200, max_running=64, windows=windows) for windows in ((), (4096,), (64,))
+    )
+    running = [replica_rate(each, lengths)[1] for each in (plain, doubled, windowed)]
+    assert running[1] == running[0] // 2
+    assert running[0] > running[2] > running[1]
