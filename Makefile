@@ -124,8 +124,9 @@ check: install
 	$(BIN)/python -m tests.words
 
 # Further seeds of the simulation of the whole program: `make test-all` has the first 60 and those that failed once.
+SEEDS ?= 940
 seeds: install
-	$(BIN)/python -m tests.whole --from 60 --seeds 940
+	$(BIN)/python -m tests.whole --from 60 --seeds $(SEEDS)
 
 # The native library alone, into the tree; only what has changed. `make -C kernels/cpu/native/src help` says more.
 native:

@@ -5,6 +5,7 @@ answer has the most tokens that it may have, a delta each, and all of them are t
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import islice
 from typing import Self
 
@@ -18,10 +19,15 @@ TEXT = " time"
 
 
 class EngineAtOnce(Engine):
+    @cached_property
+    def _token(self) -> int:
+        """Encoded once: requests pay for the gateway alone."""
+        [token] = self.models[weightless.MODEL].text.encode(TEXT, add_special_tokens=False)
+        return token
+
     def submit(self, model: str, call: EngineCall) -> "StreamAtOnce":  # type: ignore[override]
         [prompt] = call.prompts
-        [token] = self.models[model].text.encode(TEXT, add_special_tokens=False)
-        return StreamAtOnce(_answer(len(prompt.token_ids), prompt.params.max_tokens or 1, token))
+        return StreamAtOnce(_answer(len(prompt.token_ids), prompt.params.max_tokens or 1, self._token))
 
 
 class StreamAtOnce:
