@@ -128,8 +128,11 @@ class Membership:
 
     def _run(self, members: Callable[[], Collection[Member]]) -> None:
         while not self._closing.is_set():
-            if self._due.wait(REAP_SECONDS):
-                self._due.clear()
-                self.update(members())
-            else:
-                self.reap()
+            try:
+                if self._due.wait(REAP_SECONDS):
+                    self._due.clear()
+                    self.update(members())
+                else:
+                    self.reap()
+            except Exception:  # a thread that ended here would leave the fleet as it is for good
+                logger.exception("the workers of the fleet could not be changed")

@@ -58,10 +58,13 @@ class Address:
         the host.
 
         Raises:
-            OSError: no worker listens.
+            OSError: no worker listens, or the host is no name.
         """
         name = None if context is None else server_name or self.host
-        return await asyncio.open_connection(self.host, self.port, ssl=context, server_hostname=name)
+        try:
+            return await asyncio.open_connection(self.host, self.port, ssl=context, server_hostname=name)
+        except UnicodeError as error:  # a label that is empty or too long
+            raise OSError(f"{self.host!r} is no name of a host: {error}") from None
 
 
 def is_loopback(host: str) -> bool:
@@ -130,9 +133,11 @@ class RemoteLink:
             self._thread.join()
 
     def _run(self) -> None:
-        with suppress(asyncio.CancelledError):
-            asyncio.run(self._stay_connected())
-        self._events.on_given_up("the engine is closed")
+        try:
+            with suppress(asyncio.CancelledError):
+                asyncio.run(self._stay_connected())
+        finally:
+            self._events.on_given_up("the engine is closed")
 
     async def _stay_connected(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
@@ -143,6 +148,9 @@ class RemoteLink:
             except (OSError, TimeoutError, ConnectionEnded, msgspec.MsgspecError) as reason:
                 if not failures:
                     logger.warning("no connection to the worker at %s: %s", self._address, reason or "timeout")
+                was_ready = False
+            except Exception:  # a thread that ended here would be a worker that is lost for good
+                logger.exception("the connection to the worker at %s has failed", self._address)
                 was_ready = False
             failures = 0 if was_ready else failures + 1
             await asyncio.sleep(backoff_seconds(failures) if failures else 0.1)

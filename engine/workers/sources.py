@@ -89,6 +89,8 @@ class DNSSource:
             hosts = self._resolve(self._name)
         except OSError as error:
             raise SourceFailed(f"{self._name}: {error.strerror or error}") from error
+        except UnicodeError as error:  # a label is empty or too long
+            raise SourceFailed(f"{self._name!r} is no name of a host: {error}") from error
         if not hosts:
             raise SourceFailed(f"{self._name} has no addresses")
         of_one_family = [host for host in hosts if ":" not in host] or hosts

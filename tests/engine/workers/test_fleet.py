@@ -58,6 +58,12 @@ def test_the_name_of_this_machine_is_resolved() -> None:
     assert Member("tcp://127.0.0.1:9010", "localhost") in DNSSource("localhost", 9010).read()
 
 
+@pytest.mark.parametrize("name", ["workers..svc", "x" * 70])
+def test_what_is_no_name_fails_as_a_source_does(name: str) -> None:
+    with pytest.raises(SourceFailed, match="no name of a host"):
+        DNSSource(name, 9010).read()
+
+
 def test_a_file_is_read_when_it_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "fleet.json"
     source = FileSource(path)
