@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 # Some images set it. Without bytecode each process compiles all that it imports: a second of each start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install lock run test test-all test-waiting test-computing wheel wheel-aarch64 clients check native sanitize format bench seeds compose-secrets
+.PHONY: install lock run test test-all test-waiting test-computing wheel wheel-aarch64 clients check native sanitize format bench seeds platforms compose-secrets
 
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
@@ -127,6 +127,10 @@ check: install
 SEEDS ?= 940
 seeds: install
 	$(BIN)/python -m tests.whole --from 60 --seeds $(SEEDS)
+
+# Whether the locked dependencies have wheels for Linux and macOS on Arm, and for newer Pythons. Asks the package index.
+platforms: install
+	$(BIN)/python -m tests.deploy.platforms
 
 # The native library alone, into the tree; only what has changed. `make -C kernels/cpu/native/src help` says more.
 native:
