@@ -70,6 +70,16 @@ def kill(engine: WorkerEngine) -> None:
     os.kill(engine.supervisor.pid, signal.SIGKILL)
 
 
+class Close(list[float]):
+    """Equal to those that differ in their last digits, as they do by which tokens are computed together."""
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Close)
+        return len(self) == len(other) and all(abs(one - two) < 1e-3 for one, two in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def essence(deltas: dict[int, list[TextDelta]]) -> dict[int, object]:
     """The text, tokens, ends and billed numbers of each choice."""
     seen = {}
@@ -79,7 +89,7 @@ def essence(deltas: dict[int, list[TextDelta]]) -> dict[int, object]:
         seen[index] = (
             "".join(delta.text for delta in each),
             [token for delta in each for token in delta.token_ids],
-            [round(logprob.logprob, 4) for delta in each for logprob in delta.logprobs],
+            Close(logprob.logprob for delta in each for logprob in delta.logprobs),
             last.finish_reason,
             last.stop,
             (last.usage.prompt_tokens, last.usage.completion_tokens),
@@ -93,7 +103,9 @@ CASES = {
     "logprobs": SamplingParams(seed=3, max_tokens=30, ignore_eos=True, logprobs=2, prompt_logprobs=1),
     "stop": SamplingParams(seed=5, max_tokens=200, ignore_eos=True, stop=("e", "a", "1")),
     "schema": SamplingParams(
-        seed=2, max_tokens=60, grammar=GrammarSpec.json_schema({"type": "array", "items": {"type": "integer"}})
+        seed=2,
+        max_tokens=60,
+        grammar=GrammarSpec.json_schema({"type": "array", "items": {"type": "integer"}, "minItems": 400}),
     ),
     "allowed": SamplingParams(seed=2, max_tokens=24, allowed_token_ids=frozenset(range(3, 90))),
 }
@@ -107,7 +119,8 @@ async def test_an_answer_is_the_same_in_a_process_of_its_own(here: Engine, there
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "stop"])
 async def test_an_answer_is_the_same_where_its_process_is_killed(here: Engine, there: WorkerEngine, name: str) -> None:
-    prompt = PromptInput(PROMPT, CASES[name])
+    # Longer than what is computed before it is read: the kill meets it.
+    prompt = PromptInput(PROMPT, replace(CASES[name], max_tokens=400))
     whole = await read(there, prompt, kill_after=5)
     assert essence(whole) == essence(await read(here, prompt))
     assert there.requests.replays_total >= 1
