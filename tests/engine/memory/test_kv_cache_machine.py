@@ -262,7 +262,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             return
         for request in self.requests.values():
             self.cache.release(request)
-        for _ in range(self.pool.num_blocks * (1 + len(self.requests))):
+        for _ in range(self.pool.num_blocks * (1 + self.names)):  # those that have left may still return blocks
             self.cache.begin_step()
         self.cache.check([])
         assert self.pool.free_blocks == self.pool.num_blocks
