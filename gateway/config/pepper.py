@@ -9,7 +9,8 @@ import os
 import secrets
 from pathlib import Path
 
-from gateway.config.settings import MIN_PEPPER_CHARS, Settings
+from gateway.config.setting_rules import MIN_PEPPER_CHARS
+from gateway.config.settings import Settings
 from gateway.errors import OperatorError
 
 PEPPER_BYTES = 32

@@ -70,11 +70,11 @@ def kill(engine: WorkerEngine) -> None:
     os.kill(engine.supervisor.pid, signal.SIGKILL)
 
 
-class Close(list[float]):
+class NearlyEqual(list[float]):
     """Equal to those that differ in their last digits, as they do by which tokens are computed together."""
 
     def __eq__(self, other: object) -> bool:
-        assert isinstance(other, Close)
+        assert isinstance(other, NearlyEqual)
         return len(self) == len(other) and all(abs(one - two) < 1e-3 for one, two in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
@@ -89,7 +89,7 @@ def essence(deltas: dict[int, list[TextDelta]]) -> dict[int, object]:
         seen[index] = (
             "".join(delta.text for delta in each),
             [token for delta in each for token in delta.token_ids],
-            Close(logprob.logprob for delta in each for logprob in delta.logprobs),
+            NearlyEqual(logprob.logprob for delta in each for logprob in delta.logprobs),
             last.finish_reason,
             last.stop,
             (last.usage.prompt_tokens, last.usage.completion_tokens),
